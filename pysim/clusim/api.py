@@ -107,21 +107,21 @@ def replay(
     InputError
         The recording cannot be read or replayed, or an option is not applicable.
     """
-    given: dict[str, Any] = dict(options)
+    values: dict[str, Any] = dict(options)
     result = [recording] if isinstance(recording, str | Path) else recording
     names = tuple(str(item) for item in result)
-    counted = given.pop("progress", None)
-    how = RunOptions(**taken(given, RunOptions, known=ReplayOptions.__optional_keys__))
-    gap = given.pop("gap", "")
+    counted = values.pop("progress", None)
+    how = RunOptions(**taken(values, RunOptions, known=ReplayOptions.__optional_keys__))
+    gap = values.pop("gap", "")
     request = ReplayRequest(
         names,
         topology=topology,
         gap=gap if not isinstance(gap, str) or gap.lower() in GAPS else as_ps(gap),
-        env=parse_env_of(given.pop("env", {})),
-        faults=tuple(given.pop("faults", ())),
-        policy=as_policy(given.pop("policy", "")),
-        asked=tuple((name, as_bytes(size)) for name, size in given.pop("asked", ())),
-        **given,
+        env=parse_env_of(values.pop("env", {})),
+        faults=tuple(values.pop("faults", ())),
+        policy=as_policy(values.pop("policy", "")),
+        asked=tuple((name, as_bytes(size)) for name, size in values.pop("asked", ())),
+        **values,
     )
     with files.guard_inputs(), counted_in_notebook(counted) as progress:
         for name in names:
@@ -185,13 +185,13 @@ def nccl_tests(
     InputError
         A name, flag or option is invalid or not applicable.
     """
-    given: dict[str, Any] = dict(options)
+    values: dict[str, Any] = dict(options)
     test = program_named(program)
-    asked = parse_flags(flags_of(shlex.split(flags)))
-    if asked.output_file:
-        raise InputError(f"-J {asked.output_file}: write Table.to_json() yourself")
-    version, env = given.pop("version", ""), parse_env_of(given.pop("env", {}))
-    setup = Setup(fabric, given.pop("nodes", None), None, version, env)
-    kind = kind_named(given.pop("harness", "")) or "nccl-tests"
-    where = place(setup, asked, given.pop("processes", None), kind)
-    return table_of(where, test, asked, **given)
+    parsed = parse_flags(flags_of(shlex.split(flags)))
+    if parsed.output_file:
+        raise InputError(f"-J {parsed.output_file}: write Table.to_json() yourself")
+    version, env = values.pop("version", ""), parse_env_of(values.pop("env", {}))
+    setup = Setup(fabric, values.pop("nodes", None), None, version, env)
+    kind = kind_named(values.pop("harness", "")) or "nccl-tests"
+    where = place(setup, parsed, values.pop("processes", None), kind)
+    return table_of(where, test, parsed, **values)

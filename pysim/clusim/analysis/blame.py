@@ -133,8 +133,8 @@ def alike(table: ColumnTable) -> list[dict[str, Any]]:
     result = []
     for (group, kind, reason), rows in groups.items():
         sums = {name: sum(row[name] for row in rows) for name in ("time_ps", "share", "steps")}
-        many = f"{kind} (x{len(rows)})"
-        resource = rows[0]["resource"] if len(rows) == 1 else many
+        label = f"{kind} (x{len(rows)})"
+        resource = rows[0]["resource"] if len(rows) == 1 else label
         result.append(
             {"group": group, "kind": kind, "resource": resource, "reason": reason, **sums}
         )

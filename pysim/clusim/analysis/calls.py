@@ -35,19 +35,23 @@ def collectives(path: str | Path) -> ColumnTable:
     result, run = traced.result, run_tasks(traced)
     usage = Usage(result.bins, traced.network.image["endpoints"]["mem_cost16"])
     used = np.flatnonzero(result.wires.counters["packets"] > 0)
-    asked = list(_collectives_of(traced))
-    seen = _Seen(run, len(asked))
+    calls = list(_collectives_of(traced))
+    first_starts = _Seen(run, len(calls))
     rows: list[tuple[Any, ...]] = []
-    for call in np.flatnonzero(seen.count).tolist():
-        call_info = asked[call]
-        start, end, late = (int(times[call]) for times in (seen.start, seen.end, seen.late))
+    for call in np.flatnonzero(first_starts.count).tolist():
+        call_info = calls[call]
+        start, end, late = (
+            int(times[call]) for times in (first_starts.start, first_starts.end, first_starts.late)
+        )
         time, skew = end - start, late - start
-        together = time - skew
-        done = bool(seen.count[call] % call_info.tasks == 0) and bool(seen.ended[call])
-        algbw = call_info.bytes * 1000 / together if together and done else 0.0
+        joint_ps = time - skew
+        done = bool(first_starts.count[call] % call_info.tasks == 0) and bool(
+            first_starts.ended[call]
+        )
+        algbw = call_info.bytes * 1000 / joint_ps if joint_ps and done else 0.0
         busbw = algbw * bus_factor(call_info.operation, call_info.ranks)
         limit, busy = "", 0.0
-        if len(used) and together and call < run.calls:
+        if len(used) and joint_ps and call < run.calls:
             uses = usage.of("wire", used, start + skew, end)
             limit, busy = result.wires.names[int(used[np.argmax(uses)])], float(uses.max())
         rows.append(
@@ -60,10 +64,10 @@ def collectives(path: str | Path) -> ColumnTable:
                     call_info.dtype,
                     call_info.bytes,
                 ),
-                *(call_info.ranks, call_info.channels, run.streams[int(seen.stream[call])]),
-                *(int(seen.count[call]) // call_info.tasks or 1, start, end, time, skew),
+                *(call_info.ranks, call_info.channels, run.streams[int(first_starts.stream[call])]),
+                *(int(first_starts.count[call]) // call_info.tasks or 1, start, end, time, skew),
                 *(algbw, busbw, limit, busy, busbw / busy if busy else 0.0),
-                round(float(seen.exposed[call] / seen.count[call])),
+                round(float(first_starts.exposed[call] / first_starts.count[call])),
             )
         )
     rows.sort(key=lambda row: (row[10], row[0]))
@@ -123,13 +127,13 @@ class _Seen:
         # Blocks found on other ranks may be earlier or later repetitions.
         repeated = (call >= written) & (self.end[call] >= 0)
         earlier = repeated & (end <= self.start[call])
-        kept = ~(repeated & (start >= self.end[call])) | earlier
+        is_new = ~(repeated & (start >= self.end[call])) | earlier
         gone = call[earlier]
         self.late[gone] = self.end[gone] = -1
         self.start[gone] = NEVER
-        np.minimum.at(self.start, call[kept], start[kept])
-        np.maximum.at(self.late, call[kept], start[kept])
-        np.maximum.at(self.end, call[kept], end[kept])
+        np.minimum.at(self.start, call[is_new], start[is_new])
+        np.maximum.at(self.late, call[is_new], start[is_new])
+        np.maximum.at(self.end, call[is_new], end[is_new])
 
 
 def _notes(rows: list[tuple[Any, ...]]) -> list[str]:

@@ -155,12 +155,12 @@ class Charger:
             yield Charge("cost", f"CTAs of {rank}", "per-slice overhead", nominal, CauseKind.STEP)
         else:
             yield Charge("work", f"CTAs of {rank}", "copy/reduce", nominal, CauseKind.CTA)
-        rest = length - nominal
+        excess = length - nominal
         if served:
             reason = "proxy thread busy with other messages"
-            yield Charge("stall", proxies, reason, rest, CauseKind.PROXY)
+            yield Charge("stall", proxies, reason, excess, CauseKind.PROXY)
         else:
-            yield _slow(rank, rest)
+            yield _slow(rank, excess)
 
     def _nominal(self, step: Step, length_ps: int) -> int:
         """Return the time of a CTA's work at the nominal pace of its rank [ps]."""
@@ -223,19 +223,19 @@ class Charger:
         name = self.network.link(wire)
         if self.rivals is not None:
             part, who = self.rivals.share(step.task, wire, step.start_ps, step.end_ps)
-            taken = int(busy * part)
-            charge = ("stall", name, "busy with other collectives", taken)
+            busy_part = int(busy * part)
+            charge = ("stall", name, "busy with other collectives", busy_part)
             yield Charge(*charge, CauseKind.CONTENTION, wire, frozenset(who))
-            busy -= taken
+            busy -= busy_part
             load = min(load, busy)
         best = self._best[self.network.classes[wire]]
-        left = min(1.0, self.network.rate(wire, step.start_ps) / best)
-        lost = int(busy * (1 - left)) if left < 1 - 1e-6 else 0
+        rate_share = min(1.0, self.network.rate(wire, step.start_ps) / best)
+        lost = int(busy * (1 - rate_share)) if rate_share < 1 - 1e-6 else 0
         load, cause = min(load, busy - lost), self.wire_cause(wire)
         yield Charge("work", name, "transmission", load, cause, wire)
         yield Charge("stall", name, "degraded", lost, CauseKind.FAULT, wire)
-        rest = busy - load - lost
-        yield Charge("stall", name, "overloaded, against parallel wires", rest, cause, wire)
+        queued = busy - load - lost
+        yield Charge("stall", name, "overloaded, against parallel wires", queued, cause, wire)
 
     def wire_cause(self, wire: int) -> CauseKind:
         """Return the kind of cause of traffic on a wire."""
@@ -317,8 +317,8 @@ class Charger:
         turn = max(1, step.end_ps - span[0])
         pace = self._pace_ps(step)
         utilisation = min(1.0, pace / max(1, step.length_ps - latency))
-        least = (turn - step.length_ps + latency + pace) / turn
-        result.append(_Load("cta", step.endpoint, utilisation, min(1.0, least)))
+        min_use = (turn - step.length_ps + latency + pace) / turn
+        result.append(_Load("cta", step.endpoint, utilisation, min(1.0, min_use)))
         return latency, result
 
     def _task_time_ps(self, step: Step) -> tuple[int, int]:
@@ -367,16 +367,16 @@ class Charger:
         alone = min(step.length_ps, self.network.flight_ps(step.connection))
         where = f"latency {self._ends(step.connection)}"
         yield Charge("cost", where, "flight of packets", alone, CauseKind.LATENCY)
-        rest = step.length_ps - alone
-        if not rest:
+        queued = step.length_ps - alone
+        if not queued:
             return
         loads = self._behind(step)
         first = _busiest(loads)
-        busy = int(rest * first.use)
+        busy = int(queued * first.use)
         yield from self._split(step, first, int(busy * _next(first, loads)), busy)
         name, cause = self._resource_name(first)
         wire = first.number if first.what == "wire" else -1
-        yield Charge("stall", name, "queueing upstream", rest - busy, cause, wire)
+        yield Charge("stall", name, "queueing upstream", queued - busy, cause, wire)
 
     def _behind(self, step: Step) -> list[_Load]:
         """Return the time of written packets after their first wire."""
@@ -417,8 +417,8 @@ class Charger:
         elif kind is StepKind.FLIGHT:
             alone = list(_within(self.network.flight(step.connection), length))
             yield from alone
-            rest = length - sum(delay.ps for delay in alone)
-            yield from self._bound(_busiest(self._behind(step)), rest) if rest else ()
+            remainder = length - sum(delay.ps for delay in alone)
+            yield from self._bound(_busiest(self._behind(step)), remainder) if remainder else ()
         elif kind is StepKind.KERNEL:
             compute, memory = self._alone(step)
             yield Delay("hbm" if memory > compute else "compute", length)
@@ -433,14 +433,14 @@ class Charger:
         Time in which a full window kept the busiest wire idle depends on the latencies.
         """
         latency, loads = self.loads(step)
-        first, rest, flags = _busiest(loads), step.length_ps - latency, self._flags(step)
+        first, remainder, flags = _busiest(loads), step.length_ps - latency, self._flags(step)
         if not latency:
-            yield from self._bound(first, rest)
+            yield from self._bound(first, remainder)
             return
         size = int(self.walk.slices.table(step.instance).bytes[step.seq])
         rate = self.network.way_rate(step.connection, step.endpoint, flags)
         moving = int(size / rate) if rate else 0
-        busy = min(rest, max(moving, int(rest * first.use)))
+        busy = min(remainder, max(moving, int(remainder * first.use)))
         yield from self._bound(first, busy)
         delays = list(self.network.latencies(step.connection, step.endpoint, flags))
         all_ps, done_ps, before_ps = sum(delay.ps for delay in delays), 0, 0
@@ -466,8 +466,8 @@ class Charger:
         after = max(mean / scale(resource, index) for resource, index, mean in needs)
         gain = first.use * (1.0 - after / before) if before > 0 else 0.0
         turn = step.length_ps + self._fixed_ps(step)
-        least = min(length, self._pace_ps(step)) / scale("cta", step.endpoint)
-        return latency / scale("latency", step.endpoint) + max(least, length - turn * gain, 0.0)
+        pace_ps = min(length, self._pace_ps(step)) / scale("cta", step.endpoint)
+        return latency / scale("latency", step.endpoint) + max(pace_ps, length - turn * gain, 0.0)
 
 
 def _slow(rank: str, lost_ps: int) -> Charge:
@@ -486,14 +486,14 @@ def _within(delays: Iterable[Delay], most_ps: int) -> Iterator[Delay]:
 
 def _busiest(loads: list[_Load]) -> _Load:
     """Return the first of the things that are about as busy as the busiest."""
-    most = max(load.use for load in loads)
-    cta = [load for load in loads if load.what == "cta" and load.use >= most]
-    return cta[0] if cta else next(load for load in loads if load.use >= NEAR * most)
+    highest = max(load.use for load in loads)
+    cta = [load for load in loads if load.what == "cta" and load.use >= highest]
+    return cta[0] if cta else next(load for load in loads if load.use >= NEAR * highest)
 
 
 def _next(first: _Load, loads: list[_Load]) -> float:
     """Return the utilisation of the next limit, as a share of the busiest resource's time."""
     if first.mean <= 0.0:
         return 1.0
-    others = [load.mean for load in loads if load is not first]
-    return min(1.0, max([first.usual, *others]) / first.mean)
+    means = [load.mean for load in loads if load is not first]
+    return min(1.0, max([first.usual, *means]) / first.mean)

@@ -139,9 +139,9 @@ def _wires(traced: Traced, measures: dict[str, Array]) -> Iterator[tuple[Any, ..
         name = wires.classes[wire]
         rate, *values, carried = (measures[key][wire].item() for key in _MERGED)
         imbalance = values[0] / means[name] if means[name] else 1.0
-        many = 0 if sources is None else int(sources[wire])
+        count = 0 if sources is None else int(sources[wire])
         who = ("wire", wires.names[wire], name, 1)
-        yield (*who, rate / 1e9, *values, imbalance, many, carried)
+        yield (*who, rate / 1e9, *values, imbalance, count, carried)
 
 
 def _pairs(traced: Traced) -> set[tuple[int, int]]:
@@ -210,10 +210,10 @@ def _notes(rows: list[tuple[Any, ...]], traced: Traced) -> list[str]:
     usual = float(sending.mean()) / max(1, traced.result.time_ps) if len(sending) else 0.0
     switches = {wide.names[w] for w in np.flatnonzero(~wide.from_endpoint)}
     # Incast: an output of a switch is much busier than the wires of its senders.
-    many = [row for row in wires if row[12] > 2 and row[8] > 0.2 and row[1] in switches]
-    many = [row for row in many if row[5] > 1.3 * usual]
-    if many:
-        row = max(many, key=lambda item: (item[12], item[5]))
+    crowded = [row for row in wires if row[12] > 2 and row[8] > 0.2 and row[1] in switches]
+    crowded = [row for row in crowded if row[5] > 1.3 * usual]
+    if crowded:
+        row = max(crowded, key=lambda item: (item[12], item[5]))
         notes.append(
             f"incast: {row[12]} sources share {row[1]}, busy {row[5]:.1%} and contended {row[8]:.1%}"
         )

@@ -110,8 +110,8 @@ class BlockCharges:
         yield Charge("work", f"kernels of {rank}", f"kernels {words}", compute, CauseKind.COMPUTE)
         reason = f"communication {words} that nothing hides"
         yield Charge("work", f"data of {rank}", reason, exposed, CauseKind.EXPOSED)
-        rest = length - compute - exposed
-        yield Charge("cost", f"waits of {rank}", f"waits {words}", rest, CauseKind.IDLE)
+        idle = length - compute - exposed
+        yield Charge("cost", f"waits of {rank}", f"waits {words}", idle, CauseKind.IDLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +172,8 @@ def critical_of(traced: Traced, records: Records) -> Critical:
     usage = Usage(result.bins, network.image["endpoints"]["mem_cost16"], units)
     used = result.wires.counters["packets"] > 0
     rivals = Rivals(walk, network, traced.inputs)
-    rows, many = result.tasks.blocks, len(result.tasks.names)
-    blocks = BlockCharges(rows, many) if rows is not None else None
+    rows, count = result.tasks.blocks, len(result.tasks.names)
+    blocks = BlockCharges(rows, count) if rows is not None else None
     servers = Servers(result, network, walk.slices, traced.inputs.texts("tasks/stream"))
     return Critical(traced, walk, Charger(walk, network, usage, used, rivals), servers, blocks)
 

@@ -183,10 +183,10 @@ def _wire_busy(traced: Traced) -> dict[str, int]:
 
 def _changes(rows: list[tuple[Any, ...]], whole: int, most: int) -> list[tuple[str, str, str, str]]:
     """Return name, change and both times of the largest changes."""
-    told = [row for row in rows if abs(row[4]) >= LEAST * whole][:most]
+    largest = [row for row in rows if abs(row[4]) >= LEAST * whole][:most]
     return [
         (name, f"{'+' if change >= 0 else '-'}{format_time(abs(change))}", *map(format_time, ab))
-        for _, name, *ab, change in told
+        for _, name, *ab, change in largest
     ]
 
 

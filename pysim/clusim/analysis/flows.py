@@ -109,9 +109,9 @@ class FlowUse:
         """Count the flows of a policy: all, and held ones, with the utilisation of their fullest wires meanwhile."""
         mine = np.array([name == control for name in self.flows.control])
         active = np.flatnonzero(mine & self.active.any(axis=1))
-        held = np.array([row for row in self.held_flows.tolist() if mine[row]], np.int64)
-        unit = f"flows at {self.busy_while_held(held):.0%} of the wire"
-        return Census(unit, len(active), tuple(self.flows.names[row] for row in held.tolist()))
+        limited = np.array([row for row in self.held_flows.tolist() if mine[row]], np.int64)
+        unit = f"flows at {self.busy_while_held(limited):.0%} of the wire"
+        return Census(unit, len(active), tuple(self.flows.names[row] for row in limited.tolist()))
 
     def sentences(self) -> list[str]:
         """Return the summary of all flows."""
@@ -139,8 +139,8 @@ class FlowUse:
         trips_ps = tables["rtt"][self.active & (tables["rtt"] >= 0)]
         if len(trips_ps):
             usual = format_time(int(np.median(trips_ps)))
-            least = format_time(int(trips_ps.min()))
-            sentence += f"; round trip: median {usual}, least {least}"
+            shortest = format_time(int(trips_ps.min()))
+            sentence += f"; round trip: median {usual}, least {shortest}"
         result.append(sentence)
         return result
 

@@ -187,15 +187,15 @@ class CausePlaces:
     def _wires(self, name: str) -> Census:
         """Count the instances of a link class, by load and by faults."""
         rows, counters = self._instances(name), self._rates.counters
-        left = self._rates.effective_Bps / np.maximum(self._rates.rate_Bps, 1e-300)
+        rate_shares = self._rates.effective_Bps / np.maximum(self._rates.rate_Bps, 1e-300)
         busy = {place: int(counters["busy_ps"][wires].max()) for place, wires in rows.items()}
-        most = max(busy.values(), default=0)
-        limiting = [place for place in rows if most and busy[place] >= AS_BUSY * most]
-        down = [place for place, wires in rows.items() if not left[wires].any()]
+        busiest = max(busy.values(), default=0)
+        limiting = [place for place in rows if busiest and busy[place] >= AS_BUSY * busiest]
+        down = [place for place, wires in rows.items() if not rate_shares[wires].any()]
         notes = {
-            place: f"at {float(left[wires].mean()):.0%} of its rate"
+            place: f"at {float(rate_shares[wires].mean()):.0%} of its rate"
             for place, wires in rows.items()
-            if 0 < left[wires].mean() < 1 - 1e-9
+            if 0 < rate_shares[wires].mean() < 1 - 1e-9
         }
         parts: tuple[str, ...] = ()
         if down and self._carries_more(rows, limiting, down):
@@ -237,8 +237,8 @@ class CausePlaces:
 
 def _server_census(unit: str, busy: Mapping[str, float], notes: Mapping[str, str] = {}) -> Census:
     """Count servers by their busy time."""
-    most = max(busy.values(), default=0.0)
-    limiting = tuple(place for place, ps in busy.items() if most and ps >= AS_BUSY * most)
+    busiest = max(busy.values(), default=0.0)
+    limiting = tuple(place for place, ps in busy.items() if busiest and ps >= AS_BUSY * busiest)
     return Census(unit, len(busy), limiting or None, _deviating_instances(busy, notes), notes=notes)
 
 
@@ -246,8 +246,8 @@ def _deviating_instances(busy: Mapping[str, float], notes: Mapping[str, str]) ->
     """Return the instances that differ from their class: fuller by more than its spread, or with a note."""
     named = outstanding(busy, SHOWN_PLACES, AS_BUSY)
     noted = [place for place in notes if place not in named]
-    few = named + tuple(noted)
-    return few if len(few) <= SHOWN_PLACES else named
+    names = named + tuple(noted)
+    return names if len(names) <= SHOWN_PLACES else named
 
 
 LEAST_MIDDLE = 0.2
@@ -270,7 +270,7 @@ class Judged:
 
 def judged(run: Critical) -> Judged:
     """Return the diagnosis by critical path; raises `TraceError` if it cannot be followed."""
-    found: dict[Key, OnPath] = defaultdict(OnPath)
+    on_path: dict[Key, OnPath] = defaultdict(OnPath)
     segments: list[SplitSpan] = []
     places = CausePlaces(run.traced, run.servers)
     for step in run.walk.steps():
@@ -279,11 +279,11 @@ def judged(run: Critical) -> Judged:
             if charge.ps:
                 key = (charge.cause, _detail(run, charge, step))
                 parts[*key, *places.of(charge, step)] += charge.ps
-                _add(found[key], charge, step)
+                _add(on_path[key], charge, step)
         segments.append(SplitSpan("", step.start_ps, step.end_ps, parts))
     phases = _phases(segments[::-1])
-    changes = faster_hardware(run.traced, found)
-    for key, entry in found.items():
+    changes = faster_hardware(run.traced, on_path)
+    for key, entry in on_path.items():
         repair = repair_of(run, key, entry)
         if repair is not None:
             changes.setdefault(repair, []).append(key)
@@ -325,8 +325,8 @@ def judged_by_servers(traced: Traced, why: str) -> Judged:
     if not remedies or (busy_ps < HALF_FULL * result.time_ps and not rate_control):
         return Judged(replace(without_path(result, why), servers=servers.classes))
     spans = [SplitSpan("", 0, result.time_ps, parts)]
-    found = _diagnosis(traced, servers, (spans, places), remedies)
-    return Judged(replace(found.verdict, order=f"by busy time; {why}"), found.remedies)
+    diagnosis = _diagnosis(traced, servers, (spans, places), remedies)
+    return Judged(replace(diagnosis.verdict, order=f"by busy time; {why}"), diagnosis.remedies)
 
 
 def _rate_control(result: Result, places: CausePlaces, most_ps: int) -> dict[str, int]:
@@ -451,8 +451,8 @@ def _time(span: SplitSpan, kinds: set[CauseKind]) -> int:
 def _largest_stretch(gain: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:
     """Return the half-open stretch with the largest sum; (0, 0) if no sum is above 0."""
     sums = np.concatenate(([0], np.cumsum(gain)))
-    least = np.minimum.accumulate(sums)
-    high = int(np.argmax(sums - least))
-    if sums[high] <= least[high]:
+    lowest = np.minimum.accumulate(sums)
+    high = int(np.argmax(sums - lowest))
+    if sums[high] <= lowest[high]:
         return 0, 0
-    return int(np.flatnonzero(sums[: high + 1] == least[high])[-1]), high
+    return int(np.flatnonzero(sums[: high + 1] == lowest[high])[-1]), high

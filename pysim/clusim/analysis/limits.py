@@ -259,22 +259,22 @@ _MACHINE = re.compile(r"(?:.*->)?(n\d+)/")
 
 def class_traffic(result: Result) -> list[ClassTraffic]:
     """Return the traffic of each link class with traffic, in order of first appearance."""
-    asked = None
+    requested = None
     if (call := result.call) is not None and result.complete:
-        asked = call.size_bytes * counted_share(call.operation, call.ranks)
+        requested = call.size_bytes * counted_share(call.operation, call.ranks)
     return [
-        ClassTraffic(wire_class=name, asked_bytes=asked, **totals)
+        ClassTraffic(wire_class=name, asked_bytes=requested, **totals)
         for name, totals in _totals(result, result.wires.classes)
     ]
 
 
 def tier_traffic(result: Result) -> list[TierTraffic]:
     """Return the traffic of each tier with traffic, in order of first appearance."""
-    known = {name: tier_of(name) for name in dict.fromkeys(result.wires.classes)}
-    keys = [known[name] for name in result.wires.classes]
+    tiers = {name: tier_of(name) for name in dict.fromkeys(result.wires.classes)}
+    keys = [tiers[name] for name in result.wires.classes]
     shares: dict[str, float] = {}
     for name, share in _unevenness(result).items():
-        shares[known[name]] = max(share, shares.get(known[name], 0.0))
+        shares[tiers[name]] = max(share, shares.get(tiers[name], 0.0))
     return [
         TierTraffic(tier=name, **totals, busiest_over_mean=shares[name])
         for name, totals in _totals(result, keys)
@@ -290,7 +290,7 @@ USED = 0.25
 
 def uneven_paths(result: Result) -> list[str]:
     """Return a sentence for each class of wires between switches that is unevenly used."""
-    found = []
+    notes = []
     for name, share in _unevenness(result).items():
         if share < UNEVEN or not between_switches(name):
             continue
@@ -298,11 +298,11 @@ def uneven_paths(result: Result) -> list[str]:
         busy = float(result.utilisation[mine].max())
         if busy >= USED:
             idle = int((result.wires.counters["packets"][mine] == 0).sum())
-            found.append(
+            notes.append(
                 f"{name.rpartition(' ')[2]}, busiest of {len(mine)} wires {share:.2f}x the mean,"
                 f" {busy:.1%} busy; {idle} idle"
             )
-    return found
+    return notes
 
 
 def _unevenness(result: Result) -> dict[str, float]:
@@ -311,11 +311,11 @@ def _unevenness(result: Result) -> dict[str, float]:
     number = {name: place for place, name in enumerate(classes)}
     codes = np.array([number[name] for name in result.wires.classes], np.int64)
     carried = result.wires.counters["bytes"].astype(np.float64)
-    most, total = np.zeros(len(classes)), np.bincount(codes, carried, len(classes))
-    np.maximum.at(most, codes, carried)
+    highest, total = np.zeros(len(classes)), np.bincount(codes, carried, len(classes))
+    np.maximum.at(highest, codes, carried)
     count = np.bincount(codes, minlength=len(classes))
     used = np.flatnonzero(total).tolist()
-    return {classes[place]: float(most[place] * count[place] / total[place]) for place in used}
+    return {classes[place]: float(highest[place] * count[place] / total[place]) for place in used}
 
 
 def wire_tables(result: Result) -> WireTables:

@@ -76,11 +76,11 @@ class Network:
 
     def _route(self, node: int, target: int) -> list[int]:
         """Return the wires from a node towards a target: an endpoint or a NIC."""
-        here, there = self.image["nodes"][node], self.image["targets"][target]
-        if int(here["zone"]) == int(there["zone"]):
-            place = int(here["route_lo"]) + int(there["local"])
+        origin, goal_node = self.image["nodes"][node], self.image["targets"][target]
+        if int(origin["zone"]) == int(goal_node["zone"]):
+            place = int(origin["route_lo"]) + int(goal_node["local"])
         else:
-            place = int(here["wide_lo"]) + int(there["wide"]) * int(here["wide_stride"])
+            place = int(origin["wide_lo"]) + int(goal_node["wide"]) * int(origin["wide_stride"])
         group = int(self.image["routes"][place])
         return [] if group == NONE else self.group(group)
 
@@ -105,8 +105,8 @@ class Network:
         result: list[Stage] = []
         node = int(self._endpoint_nodes[source])
         for goal in goals:
-            given = first_group != NONE and not result
-            hop = self.group(first_group) if given else self._route(node, goal)
+            is_first = first_group != NONE and not result
+            hop = self.group(first_group) if is_first else self._route(node, goal)
             leg, key = self._follow(hop, goal, key, result[-1].lanes[0] if result else None)
             result += leg
             node = int(self.image["targets"]["node"][goal])
@@ -165,9 +165,9 @@ class Network:
         if not read:
             return self.stages(source, target, first, self._vias(conn))
         # Responses use the same links as the requests.
-        asked = self.stages(target, source, first)
+        request_stages = self.stages(target, source, first)
         back = self.stages(source, target)
-        leaving = self._reverse(asked[-1].lanes) if asked else []
+        leaving = self._reverse(request_stages[-1].lanes) if request_stages else []
         return [Stage(leaving, leaving), *back[1:]] if leaving else back
 
     def _path(self, number: int) -> list[int]:
@@ -207,8 +207,8 @@ class Network:
         if not read:
             goals = [*self._vias(conn), target]
             return self._legs(source, goals, int(conn["first_group"]), int(conn["key"]))[0]
-        asked, key = self._legs(target, [source], int(conn["first_group"]), int(conn["key"]))
-        last = self._reverse(asked[-1].lanes) if asked else []
+        stages, key = self._legs(target, [source], int(conn["first_group"]), int(conn["key"]))
+        last = self._reverse(stages[-1].lanes) if stages else []
         if not last:
             return []
         first = Stage(last, self._route(int(self._endpoint_nodes[source]), target))
@@ -225,26 +225,26 @@ class Network:
         members = self.image["mgroup_members"][off[group] : off[group + 1]].tolist()
         down = sorted({w for s in switches for m in members for w in self._route(s, m)})
         gather, back = self._reverse(down), self._reverse(up)
-        ways = [gather, back] if flags & Op.REDUCE else []
-        ways += [up, down] if flags & Op.MCAST or not ways else []
-        return [Stage(lanes, lanes) for lanes in ways]
+        paths = [gather, back] if flags & Op.REDUCE else []
+        paths += [up, down] if flags & Op.MCAST or not paths else []
+        return [Stage(lanes, lanes) for lanes in paths]
 
     def narrowed(self, stages: list[Stage], wire: int) -> list[Stage]:
         """Return the stages with only the lanes to or from the wire that the last data crossed."""
         where = next((i for i, stage in enumerate(stages) if wire in stage.lanes), None)
         if where is None:
             return stages
-        kept = list(stages)
-        kept[where] = Stage([wire], stages[where].group)
+        result = list(stages)
+        result[where] = Stage([wire], stages[where].group)
         source, target = self.wires["src"], self.wires["dst"]
-        for onward, near, far in ((1, target, source), (-1, source, target)):
+        for onward, close, far in ((1, target, source), (-1, source, target)):
             i = where + onward
             while 0 <= i < len(stages):
-                ends = {int(near[w]) for w in kept[i - onward].lanes}
+                ends = {int(close[w]) for w in result[i - onward].lanes}
                 lanes = [w for w in stages[i].lanes if int(far[w]) in ends]
-                kept[i] = Stage(lanes or stages[i].lanes, stages[i].group)
+                result[i] = Stage(lanes or stages[i].lanes, stages[i].group)
                 i += onward
-        return kept
+        return result
 
     def units_of(self, connection: int) -> list[int]:
         """Return the reduction units of a multimem or aggregation connection."""

@@ -122,7 +122,7 @@ def _notes(rows: list[tuple[Any, ...]], total: int) -> list[str]:
         f" both at once {both / total:.1%}; {bare / total:.1%} is exposed communication"
         f" (mean of {count} ranks; most on rank {worst})"
     ]
-    shown = [row for row in rows if row[0] == "name" and row[7] > 0]
-    if shown:
-        notes.append(f"most exposed: {shown[0][1]}, {format_time(shown[0][7])} per rank")
+    named = [row for row in rows if row[0] == "name" and row[7] > 0]
+    if named:
+        notes.append(f"most exposed: {named[0][1]}, {format_time(named[0][7])} per rank")
     return notes

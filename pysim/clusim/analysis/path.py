@@ -92,12 +92,12 @@ def path_rows(path: str | Path, most: int) -> PathRows:
             rows.append(_row_of(run, step, places))
             kind = GROUPS.index(first.group)
             result.append((step.start_ps, step.end_ps, kind, reason, task))
-        shown, row_of = _longest(rows, result, set(places), most)
+        listed, row_of = _longest(rows, result, set(places), most)
         table = np.array(result, np.int64).reshape(-1, 5)[::-1]
         row = np.array([row_of.get(key, len(row_of)) for key in rows], np.int64)[::-1]
         start, end, kinds, names, tasks = table.T
         spans = RowSpans(row, kinds, names, start, end)
-        return PathRows(shown, spans, tasks, list(whats), _slices(run, row_of, places))
+        return PathRows(listed, spans, tasks, list(whats), _slices(run, row_of, places))
 
 
 def _places(run: Critical) -> list[_Row]:
@@ -123,18 +123,18 @@ def _longest(
     lengths: Counter[_Row] = Counter()
     for row, (start, end, *_) in zip(rows, times, strict=True):
         lengths[row] += end - start
-    shown = [row for row, _ in lengths.most_common() if row[0] >= 0][:most]
+    listed = [row for row, _ in lengths.most_common() if row[0] >= 0][:most]
     # Also show the same channels of other ranks.
-    shown += [
+    listed += [
         row
-        for name in dict.fromkeys(name for _, name in shown)
+        for name in dict.fromkeys(name for _, name in listed)
         for row in sorted(known)
         if row[1] == name and row not in lengths
     ]
-    kept = sorted(shown[:most], key=lambda row: (row[0], len(row[1]), row[1]))
-    others = len(lengths.keys() - set(kept))
-    more = [(-1, f"{others} others")] if others else []
-    return [*kept, *more], {row: i for i, row in enumerate(kept)}
+    ordered = sorted(listed[:most], key=lambda row: (row[0], len(row[1]), row[1]))
+    num_left = len(lengths.keys() - set(ordered))
+    more = [(-1, f"{num_left} others")] if num_left else []
+    return [*ordered, *more], {row: i for i, row in enumerate(ordered)}
 
 
 def _slices(run: Critical, row_of: dict[_Row, int], places: list[_Row]) -> RowSpans:

@@ -91,14 +91,14 @@ def _line(tasks: RankTasks, letters: Array, edges: Array) -> str:
         covered[letter] = _per_cell(Union(tasks.start_ps[chosen], tasks.end_ps[chosen]), edges)
     talk = tasks.communicates
     talking = _per_cell(Union(tasks.moves_ps[talk], tasks.end_ps[talk]), edges)
-    whole = np.diff(edges)
+    spans = np.diff(edges)
     line = []
-    for cell in range(len(whole)):
+    for cell in range(len(spans)):
         letter = max(covered, key=lambda name: int(covered[name][cell]))
-        amount, spoken, length = int(covered[letter][cell]), int(talking[cell]), int(whole[cell])
+        amount, spoken, length = int(covered[letter][cell]), int(talking[cell]), int(spans[cell])
         if 2 * amount >= length:
-            beside = 2 * spoken >= length
-            line.append({"F": "f", "B": "b", "#": "+"}[letter] if beside else letter)
+            is_hidden = 2 * spoken >= length
+            line.append({"F": "f", "B": "b", "#": "+"}[letter] if is_hidden else letter)
         else:
             line.append("=" if 2 * spoken >= length else ".")
     return "".join(line)

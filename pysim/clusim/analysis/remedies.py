@@ -65,11 +65,11 @@ def remedies_of(run: Critical, sums: Mapping[Key, int], changes: Changes) -> lis
     result = []
     for (words, change), keys in changes.items():
         longest = sorted(keys, key=lambda key: (-sums.get(key, 0), key))
-        whole = change.what in REPAIRS
-        estimate_ps = sum(sums.get(key, 0) for key in keys) // (1 if whole else 2)
+        is_repair = change.what in REPAIRS
+        estimate_ps = sum(sums.get(key, 0) for key in keys) // (1 if is_repair else 2)
         if estimate_ps < LEAST_PART * time_ps and words not in full:
             continue
-        repaired = change.wires if whole else frozenset[int]()
+        repaired = change.wires if is_repair else frozenset[int]()
         most_ps = max(0, time_ps - int(run.servers.least_ps(words, repaired)))
         limits = min(estimate_ps, most_ps), most_ps
         result.append(Remedy(words, change, tuple(longest), *limits))

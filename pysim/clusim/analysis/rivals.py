@@ -35,13 +35,13 @@ class Rivals:
         own_call = int(self.call_of[task]) if task < len(self.call_of) else -1
         if not self.any or own_call < 0:
             return 0.0, set()
-        mine, others, who = self._rate(own_call, wire), 0.0, set()
+        mine, rival_rate, who = self._rate(own_call, wire), 0.0, set()
         for call, (low, high) in self._spans.items():
             part = (min(high, end_ps) - max(low, start_ps)) / max(1, end_ps - start_ps)
             if call != own_call and part > 0 and (rate := self._rate(call, wire)) > 0:
-                others += part * rate
+                rival_rate += part * rate
                 who.add(call)
-        return others / (mine + others) if mine + others > 0 else 0.0, who
+        return rival_rate / (mine + rival_rate) if mine + rival_rate > 0 else 0.0, who
 
     def name(self, call: int) -> str:
         """Return the name of a call."""
@@ -61,8 +61,8 @@ class Rivals:
         """Return the call of every task of the image, or -1; a proxy has the call of its sender."""
         image = self._network.image
         result = np.full(len(image["tasks"]), -1, np.int64)
-        known = self._inputs.numbers("tasks/call")
-        result[: len(known)] = known
+        call_of = self._inputs.numbers("tasks/call")
+        result[: len(call_of)] = call_of
         task_of, slices = image["instances"]["task"], self._walk.slices
         for instance in range(self._network.num_programs, len(task_of)):
             template = image["templates"][image["instances"]["template"][instance]]

@@ -88,9 +88,11 @@ class Servers:
                 continue
             top = outstanding(shares, 1, AS_BUSY)
             full = sum(bool(share >= FULL) for share in shares.values())
-            most = round(float(max(shares.values())), 6)
+            highest = round(float(max(shares.values())), 6)
             mean = round(float(sum(shares.values())) / len(shares), 6)
-            result.append(ServerClass(name, len(shares), "".join(top), most, mean, full, remedies))
+            result.append(
+                ServerClass(name, len(shares), "".join(top), highest, mean, full, remedies)
+            )
         return tuple(sorted(result, key=lambda one: (-one.busy, one.name)))
 
     def _classes(self) -> Iterator[_Class]:
@@ -119,13 +121,13 @@ class Servers:
         kinds = [f"{kind_of(name)} x2" == remedy for name in self._network.classes]
         busy[kinds] /= 2
         busy[list(wires)] = 0
-        least = [float(busy.max(initial=0.0))]
+        bounds_ps = [float(busy.max(initial=0.0))]
         for one in self.classes:
             if one.name in self._network.classes or one.name == "CTA slots":
                 continue
             faster = remedy in one.remedies or remedy.endswith(" repaired")
-            least.append(one.busy * self._result.time_ps / (2 if faster else 1))
-        return max(least)
+            bounds_ps.append(one.busy * self._result.time_ps / (2 if faster else 1))
+        return max(bounds_ps)
 
     def place_of(self, endpoint: int) -> str:
         """Return the name of an endpoint: its rank, or its node."""

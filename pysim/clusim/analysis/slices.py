@@ -43,14 +43,14 @@ def all_starts(image: Mapping[str, Array], start_ps: Array) -> Array:
     A trace has the times of the schedule's tasks. A proxy starts at the end of its last dependency. This end is
     known, because no task depends on a proxy: it has the same dependencies as the sender's task.
     """
-    tasks, known = len(image["tasks"]), len(start_ps)
+    tasks, count = len(image["tasks"]), len(start_ps)
     result = np.zeros(tasks, np.int64)
-    result[:known] = start_ps
-    if tasks > known:
-        before = [frozenset(others) for others in predecessors(image)]
-        pairs = zip(before[:known], start_ps.tolist(), strict=True)
-        alike = {others: ps for others, ps in pairs if others}
-        result[known:] = [alike.get(others, 0) for others in before[known:]]
+    result[:count] = start_ps
+    if tasks > count:
+        before = [frozenset(earlier) for earlier in predecessors(image)]
+        pairs = zip(before[:count], start_ps.tolist(), strict=True)
+        alike = {earlier: ps for earlier, ps in pairs if earlier}
+        result[count:] = [alike.get(earlier, 0) for earlier in before[count:]]
     return result
 
 
@@ -96,11 +96,11 @@ class _Shape(NamedTuple):
     def pieces(self, loops: Array, chunks: Array) -> Array:
         """Return the bytes of chunks (columns) in loops (rows); at least 0."""
         if self.mode == Mode.INTERLEAVED:
-            left = np.clip(self.length - loops * self.span, 0, self.span)
-            even = -(-left // max(1, self.nchunks))
+            remaining = np.clip(self.length - loops * self.span, 0, self.span)
+            even = -(-remaining // max(1, self.nchunks))
             tail = np.minimum(self.chunk, -(-even // max(1, self.align)) * self.align)
-            chunk = np.where(left < self.span, tail, self.chunk)
-            return np.asarray(np.minimum(np.maximum(left - chunks * chunk, 0), chunk))
+            chunk = np.where(remaining < self.span, tail, self.chunk)
+            return np.asarray(np.minimum(np.maximum(remaining - chunks * chunk, 0), chunk))
         begin = chunks * self.stride + self.offset
         low = begin + loops * self.chunk
         high = np.minimum(np.minimum(low + self.chunk, begin + self.length), self.limit)
@@ -134,10 +134,12 @@ def slice_rows(prims: Array, shape: _Shape, most: int) -> list[Array] | None:
             return None
         of = np.repeat(np.arange(len(number)), number)
         turns = np.arange(len(of)) - np.repeat(np.cumsum(number) - number, number)
-        size, left = size.ravel()[of], piece.ravel()[of]
+        size, remaining = size.ravel()[of], piece.ravel()[of]
         last = (turns == number[of] - 1) & (sync[prim[of % steps]] == 0)
         slots = shape.slots * np.where(last, shape.slices - turns, 1)
-        parts.append(np.stack([prim[of % steps], np.minimum(size, left - turns * size), slots]))
+        parts.append(
+            np.stack([prim[of % steps], np.minimum(size, remaining - turns * size), slots])
+        )
     return list(np.concatenate(parts, axis=1))
 
 

@@ -90,8 +90,8 @@ class RunTasks:
 
     def __init__(self, result: Result, schedule: Columns) -> None:
         tasks, blocks = result.tasks, result.tasks.blocks or NO_BLOCKS
-        known = {kind: number for number, kind in enumerate(KINDS)}
-        kind = np.array([known[str(k)] for k in schedule["tasks/kind"]], np.int64)
+        numbers = {kind: number for number, kind in enumerate(KINDS)}
+        kind = np.array([numbers[str(k)] for k in schedule["tasks/kind"]], np.int64)
         call = np.asarray(schedule["tasks/call"], np.int64)
         self.calls = int(call.max(initial=-1)) + 1
         streams = [str(name) for name in schedule["tasks/stream"]]
@@ -138,9 +138,9 @@ class RunTasks:
 
     def lanes(self) -> list[tuple[int, int]]:
         """Return the rank and the stream of every lane on which something runs, in their order."""
-        many = max(1, len(self.streams))
-        lanes = self._rank[self._written] * many + self._columns[3][self._written]
-        return [divmod(key, many) for key in np.unique(lanes).tolist()]
+        count = max(1, len(self.streams))
+        lanes = self._rank[self._written] * count + self._columns[3][self._written]
+        return [divmod(key, count) for key in np.unique(lanes).tolist()]
 
     def of(self, rank: int) -> RankTasks:
         """Return the tasks of a rank by start."""
@@ -156,11 +156,13 @@ class RunTasks:
 
 def _number_texts(*texts: Sequence[str]) -> tuple[list[str], list[Array]]:
     """Return distinct texts, and for each of some columns of texts their numbers."""
-    known = {
+    numbers = {
         text: number
         for number, text in enumerate(dict.fromkeys(t for column in texts for t in column))
     }
-    return list(known), [np.array([known[text] for text in column], np.int64) for column in texts]
+    return list(numbers), [
+        np.array([numbers[text] for text in column], np.int64) for column in texts
+    ]
 
 
 def run_tasks(traced: Traced) -> RunTasks:

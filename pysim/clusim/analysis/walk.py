@@ -51,9 +51,9 @@ class ThreadClocks:
     def _follow(self) -> dict[tuple[int, int], int]:
         rows: list[tuple[int, int, int, int]] = []
         for block in self._records.blocks():
-            followed = self._thread[block["instance"]] != NONE
+            has_thread = self._thread[block["instance"]] != NONE
             names = ("gate", "time", "instance", "seq")
-            rows += zip(*(block[name][followed].tolist() for name in names), strict=True)
+            rows += zip(*(block[name][has_thread].tolist() for name in names), strict=True)
         free: dict[int, int] = {}
         began: dict[tuple[int, int], int] = {}
         for gate_ps, _, instance, seq in sorted(rows):
@@ -219,10 +219,10 @@ class Walk:
             row = self._last_row()
             if row is not None and row.time_ps > int(self._end_ps.max()):
                 task = yield from self._slice_steps(row)
-        seen = 0
+        index = 0
         while task is not None:
-            seen += 1
-            if seen > len(self.image["tasks"]):
+            index += 1
+            if index > len(self.image["tasks"]):
                 raise self._circle()
             task = yield from self._task_steps(task)
 
@@ -264,10 +264,10 @@ class Walk:
 
     def _slice_steps(self, row: _Row | None) -> Generator[Step, None, int | None]:
         """Yield the steps from a completed slice back to the start of the first CTA on the way."""
-        task, seen = -1, 0
+        task, index = -1, 0
         while row is not None:
-            seen += 1
-            if seen > self._records.count:
+            index += 1
+            if index > self._records.count:
                 raise self._circle()
             task = int(self._owner[row.instance])
             yield from self._work(row, task)

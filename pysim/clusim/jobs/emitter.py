@@ -43,8 +43,8 @@ class NcclEmitter:
     def collective(self, site: Site, group: Sequence[int], call: CallWork) -> list[int]:
         """Append a collective of ranks of the job; return the task of each."""
         moved = CollectivePayload.from_recording(call)
-        wanted = _recorded_choice(call) if self._recorded else None
-        return self.nccl.collective(site, self._places(group), moved, wanted)
+        choice = _recorded_choice(call) if self._recorded else None
+        return self.nccl.collective(site, self._places(group), moved, choice)
 
     def messages(
         self, site: Site, group: Sequence[int], messages: Messages, *, put: bool

@@ -46,12 +46,14 @@ RATES_ERROR = 0.06
 
 def overlap_notes(overlaps: Counter[str], where: str = "") -> list[str]:
     """Return the ways in which overlaps of calls were timed, by their number (`Player.overlaps`)."""
-    ways = {
+    methods = {
         "exact": "simulated together",
         "rates": f"timed by their rates of progress{where}, with an error limit of {RATES_ERROR:.0%}",
     }
     words = "overlaps of calls of several communicators"
-    return [f"{words}: {overlaps[way]} {how}" for way, how in ways.items() if overlaps[way]]
+    return [
+        f"{words}: {overlaps[method]} {how}" for method, how in methods.items() if overlaps[method]
+    ]
 
 
 @dataclass(frozen=True)
@@ -193,8 +195,8 @@ class JointTimes:
             work16 = [self._alone_ps(bundle) << FRACTION for bundle in bundles]
             rest16 = self._rest16(bundles, ends, first_ps)
             self._rates[bundles] = tuple(
-                max(1, (whole - rest) // first_ps)
-                for whole, rest in zip(work16, rest16, strict=True)
+                max(1, (total16 - remaining16) // first_ps)
+                for total16, remaining16 in zip(work16, rest16, strict=True)
             )
         return self._rates[bundles]
 
@@ -203,13 +205,13 @@ class JointTimes:
     ) -> list[int]:
         """Return the work of each bundle after a time [2^-16 ps], by the rates of those that remain."""
         rest16 = [0] * len(bundles)
-        left = [at for at, end_ps in enumerate(ends) if end_ps > now_ps]
-        while left:
-            then_ps = min(ends[at] for at in left)
-            rates = self._set_rates(tuple(bundles[at] for at in left))
-            for at, rate16 in zip(left, rates, strict=True):
+        running = [at for at, end_ps in enumerate(ends) if end_ps > now_ps]
+        while running:
+            then_ps = min(ends[at] for at in running)
+            rates = self._set_rates(tuple(bundles[at] for at in running))
+            for at, rate16 in zip(running, rates, strict=True):
                 rest16[at] += (then_ps - now_ps) * rate16
-            now_ps, left = then_ps, [at for at in left if ends[at] > then_ps]
+            now_ps, running = then_ps, [at for at in running if ends[at] > then_ps]
         return rest16
 
     def _question(self, *content: object) -> tuple[object, ...]:
@@ -249,14 +251,14 @@ class JointTimes:
         if kernel_ps:
             rank = island[0].bundle.groups[0][0]
             tails.append([builder.kernel(rank, compute_ps=kernel_ps)])
-        asked = ScheduleRequest(
+        request = ScheduleRequest(
             self.setup,
             builder.build(),
             granularity=self.times.granularity,
         )
         options = RunOptions(bins=2, histories=False, watch=self.watch)
         run = self.run or whole_of
-        ends = run(asked, options, f"the overlap of {len(island)} calls").tasks.end_ps
+        ends = run(request, options, f"the overlap of {len(island)} calls").tasks.end_ps
         return [max(int(ends[task]) for task in tasks) for tasks in tails]
 
     def _sms(self, bundle: CallBundle) -> int:

@@ -82,12 +82,12 @@ class Matcher:
         for number in range(len(units)):
             if number in done:
                 continue
-            together = sorted(launches.component(number))
-            done.update(together)
-            ranks = {self.job.rank[units[other][0]] for other in together}
-            if len(ranks) < len(together):
+            component = sorted(launches.component(number))
+            done.update(component)
+            ranks = {self.job.rank[units[other][0]] for other in component}
+            if len(ranks) < len(component):
                 return None
-            result.append([at for other in together for at in units[other]])
+            result.append([at for other in component for at in units[other]])
         return result
 
 

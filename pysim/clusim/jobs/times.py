@@ -56,8 +56,8 @@ class Times:
 
     def kernel(self, request: Request) -> PerfKernel:
         """Return the kernel of a collective by NCCL's plan, extrapolated if it is large."""
-        asked = replace(request, granularity=self.granularity)
-        return self.find(asked, partial(kernel, asked))
+        timed_request = replace(request, granularity=self.granularity)
+        return self.find(timed_request, partial(kernel, timed_request))
 
     def stored(self, question: Any, simulate: Callable[[], T]) -> T:
         """Return the answer to a question from earlier runs, or simulated; a value of JSON."""

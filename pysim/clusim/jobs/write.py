@@ -81,8 +81,8 @@ def to_schedule(
 
 def precision_of(peaks: Mapping[str, float], dtype: str) -> str:
     """Return the precision of a data type on a GPU with these rates, or a substitute it has."""
-    wanted = DTYPES[dtype].peak if dtype in DTYPES else ""
-    return next((name for name in (wanted, "bf16", "f16", "f32") if name in peaks), wanted)
+    peak = DTYPES[dtype].peak if dtype in DTYPES else ""
+    return next((name for name in (peak, "bf16", "f16", "f32") if name in peaks), peak)
 
 
 class _Writer:
@@ -126,7 +126,7 @@ class _Writer:
         last: dict[tuple[int, str], tuple[int, ...]] = {}
         result: list[tuple[int, ...]] = [()] * len(job)
         launch_before: dict[Hashable, tuple[int, ...]] = {}
-        kept = set(self.kept)
+        written_numbers = set(self.kept)
         for at in self.kept:
             key = (job.rank[at], job.stream[at])
             before = last.get(key, ())
@@ -136,7 +136,9 @@ class _Writer:
                 launch = (*key, job.launch[at])
                 together = before if launch in launch_before else ()
                 before = launch_before.setdefault(launch, before)
-            result[at] = tuple(dict.fromkeys((*before, *(d for d in job.deps[at] if d in kept))))
+            result[at] = tuple(
+                dict.fromkeys((*before, *(d for d in job.deps[at] if d in written_numbers)))
+            )
             last[key] = (*together, at)
         return result
 
@@ -239,8 +241,8 @@ class _Writer:
         start_ps, duration_ps = self.job.start_ps, self.job.duration_ps
         if self.gap != "logged" or start_ps[at] == ABSENT:
             return 0
-        known = [n for n in self.before[at] if start_ps[n] != ABSENT]
-        ends = [start_ps[n] + max(0, duration_ps[n]) for n in known]
+        timed = [n for n in self.before[at] if start_ps[n] != ABSENT]
+        ends = [start_ps[n] + max(0, duration_ps[n]) for n in timed]
         return start_ps[at] - max(ends, default=0)
 
     def _local(self, at: int, work: KernelWork | DelayWork) -> None:
@@ -278,8 +280,8 @@ class _Writer:
         if work.operator is None or endpoint is None:
             return work.time_ps
         if rank not in self.prices:
-            known = (prices for prices in self.prices.values() if prices.endpoint == endpoint)
-            self.prices[rank] = next(known, None) or Prices(endpoint)
+            same = (prices for prices in self.prices.values() if prices.endpoint == endpoint)
+            self.prices[rank] = next(same, None) or Prices(endpoint)
         return self.prices[rank].price(work.operator).time_ps
 
     def _precision(self, rank: int, dtype: str) -> str:

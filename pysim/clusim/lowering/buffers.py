@@ -183,8 +183,8 @@ def roomy_wires(
         _grow_pausing(wires, np.flatnonzero(pausing), min_buffer, coarse)
         if coarse:
             dropping = np.flatnonzero(of_format & (wires["queue_bytes"] > 0))
-            least = np.uint64(BURSTS_PER_BUFFER * coarse)
-            wires["queue_bytes"][dropping] = np.maximum(wires["queue_bytes"][dropping], least)
+            min_slots = np.uint64(BURSTS_PER_BUFFER * coarse)
+            wires["queue_bytes"][dropping] = np.maximum(wires["queue_bytes"][dropping], min_slots)
             marking = np.flatnonzero(of_format & (wires["ecn_max_bytes"] > 0))
             low = wires["ecn_min_bytes"][marking]
             grown = np.maximum(low, np.uint64(MARK_BURSTS * coarse)) - low

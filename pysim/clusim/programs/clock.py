@@ -47,12 +47,12 @@ class IssueTimes:
     @classmethod
     def of(cls, framework: Framework, pace: float) -> IssueTimes:
         """Return the times of a framework on a processor of relative speed `pace`."""
-        each = pace * float(str(DISPATCHED.value))
+        dispatch = pace * float(str(DISPATCHED.value))
         operator, node, collective = (
             parse_time(str(figure.value))
             for figure in (framework.operator, framework.node, framework.collective)
         )
-        return cls(round(operator / each), round(node / each), round(collective / pace))
+        return cls(round(operator / dispatch), round(node / dispatch), round(collective / pace))
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +308,8 @@ class RankClock:
         self.complete()
         queue = self.streams[stream]
         waits, queue.waits = queue.waits, set()
-        given = {"duration_ps": time_ps, "operator": operator}
-        number = self._add("compute", f"stream {stream}", name, waits, **given)
+        fields = {"duration_ps": time_ps, "operator": operator}
+        number = self._add("compute", f"stream {stream}", name, waits, **fields)
         deps = tuple(waits | queue.ends)
         self.peers.issue(IssuedOperation(number, self.host_ps, deps, time_ps))
         queue.ends = frozenset((number,))
@@ -330,11 +330,11 @@ class RankClock:
         self.issue()
         times, self.times = self.times, IssueTimes(0, 0, 0)
         places: list[Mark] = []
-        for run, (own, *given) in graph.operations:
-            given = [
-                places[value.captured] if isinstance(value, Mark) else value for value in given
+        for run, (time_ps, *details) in graph.operations:
+            details = [
+                places[value.captured] if isinstance(value, Mark) else value for value in details
             ]
-            places.append(run(stream if own == graph.stream else own, *given))
+            places.append(run(stream if time_ps == graph.stream else time_ps, *details))
         self.times = times
 
     @contextmanager

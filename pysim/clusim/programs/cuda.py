@@ -85,9 +85,9 @@ class DeviceMemory:
         self.peak_bytes = max(self.peak_bytes, self.now_bytes)
 
     def _free(self, key: int) -> None:
-        found = self._sizes.pop(key, None)
-        if found is not None:
-            self.now_bytes -= found[1]
+        size = self._sizes.pop(key, None)
+        if size is not None:
+            self.now_bytes -= size[1]
 
 
 class SimulatedCuda:

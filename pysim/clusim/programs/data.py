@@ -43,10 +43,10 @@ class RealData:
     def _group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
         if ranks not in self._groups:
             store = dist.PrefixStore(f"data {ranks}", self.store)
-            own, size = ranks.index(self.rank), len(ranks)
-            group = dist.ProcessGroup(store, own, size)
+            position, size = ranks.index(self.rank), len(ranks)
+            group = dist.ProcessGroup(store, position, size)
             kind = dist.ProcessGroup.BackendType.GLOO
-            gloo = self.gloo(store, own, size, TIMEOUT)
+            gloo = self.gloo(store, position, size, TIMEOUT)
             group._register_backend(torch.device("cpu"), kind, gloo)
             group._set_default_backend(kind)
             group._set_group_name(name := f"clusim {ranks}")
@@ -95,11 +95,11 @@ class RealData:
     @staticmethod
     def _replace_mean(values: dict[str, Any]) -> bool:
         """Replace a mean, which gloo lacks, by a sum; return True if it was one."""
-        asked = values.get("reduce_op")
-        if isinstance(asked, str):
-            values["reduce_op"] = "sum" if asked.lower() == "avg" else asked
-            return asked.lower() == "avg"
-        return asked is not None and int(asked.op()) == int(dist.ReduceOp.AVG)
+        redop = values.get("reduce_op")
+        if isinstance(redop, str):
+            values["reduce_op"] = "sum" if redop.lower() == "avg" else redop
+            return redop.lower() == "avg"
+        return redop is not None and int(redop.op()) == int(dist.ReduceOp.AVG)
 
     @staticmethod
     def _mean(func: Any, values: dict[str, Any], group: dist.ProcessGroup) -> Any:

@@ -30,12 +30,12 @@ SOURCE = Path(__file__).with_name("device.cpp")
 
 def torch_folder() -> Path:
     """Return the folder of the installed PyTorch, without importing it."""
-    found = find_spec("torch")
-    if found is None or found.origin is None:
+    module = find_spec("torch")
+    if module is None or module.origin is None:
         raise InputError(
             "PyTorch is not installed; install a CPU build (https://pytorch.org/get-started/locally)"
         )
-    folder = Path(found.origin).parent
+    folder = Path(module.origin).parent
     if "cuda: Optional[str] = None" not in (folder / "version.py").read_text(encoding="utf-8"):
         raise InputError(
             "the installed PyTorch is a CUDA build, which has CUDA devices of its own; install a CPU build"
@@ -76,9 +76,9 @@ def _library_folder() -> Path:
     result = user_folder() / "torch"
     if is_private(result.parent) and is_private(result):
         return result
-    made = Path(tempfile.mkdtemp(prefix="clusim-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
+    folder = Path(tempfile.mkdtemp(prefix="clusim-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @contextmanager

@@ -34,12 +34,12 @@ def is_causal(mask: Callable[..., Any], queries: int, keys: int) -> bool:
     to = torch.linspace(0, keys - 1, SAMPLES, device="cpu").long()
     first = torch.zeros((), dtype=torch.long, device="cpu")
     try:
-        seen = mask(first, first, at, to)
+        is_visible = mask(first, first, at, to)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False  # a mask of other forms than elementwise functions of indices
-    if not isinstance(seen, torch.Tensor) or isinstance(seen, FakeTensor):
+    if not isinstance(is_visible, torch.Tensor) or isinstance(is_visible, FakeTensor):
         return False
-    return bool(torch.equal(seen, at >= to))
+    return bool(torch.equal(is_visible, at >= to))
 
 
 def install() -> None:

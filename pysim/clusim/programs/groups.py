@@ -40,8 +40,8 @@ _FORMS = re.compile(r"_(?:coalesced|into_tensor|base|single|tensor|out)(?=_|$)")
 def operation_of(name: str) -> str:
     """Return the collective of an operator of ``c10d`` or ``_c10d_functional``; empty for others."""
     word = _FORMS.sub("", name).strip("_")
-    found = find_operation(word)
-    return "barrier" if word == "barrier" else "" if found is None else found.name
+    operation = find_operation(word)
+    return "barrier" if word == "barrier" else "" if operation is None else operation.name
 
 
 _REDUCTIONS = ("sum", "avg", "prod", "min", "max", "sum", "sum", "sum", "sum")
@@ -118,7 +118,7 @@ class SimulatedGroups:
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Handle an operator of ``c10d`` or ``_c10d_functional``."""
         name = func._schema.name.split("::")[-1]
-        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+        arguments = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
         functional = func.namespace == "_c10d_functional"
         if name == "_wrap_tensor_autograd":
             return AsyncCollectiveTensor(args[0])  # waits for the tensor itself, when it is used
@@ -138,24 +138,24 @@ class SimulatedGroups:
                 f"{name} of sparse tensors: NCCL moves dense tensors only; use sparse=False, and sparse gradients"
                 " outside DistributedDataParallel"
             )
-        group = self._group(given)
-        outputs = self._outputs(func, args, kwargs, given) if functional else []
-        written = outputs or ([] if operation == "send" else self._output_tensors(given))
+        group = self._group(arguments)
+        outputs = self._outputs(func, args, kwargs, arguments) if functional else []
+        changed = outputs or ([] if operation == "send" else self._output_tensors(arguments))
         on_gpu = any(isinstance(t, FakeTensor) for t in tensors) or (
             operation == "barrier" and "nccl" in dist.get_backend(group)
         )
         ranks = tuple(dist.get_process_group_ranks(group))
-        call = self._unplaced_call(operation, given, tensors, written)
+        call = self._unplaced_call(operation, arguments, tensors, changed)
         call = replace(call, ranks=ranks, timed=on_gpu, number=self._number(group, ranks))
-        call = self._with_ends(call, given)
+        call = self._with_ends(call, arguments)
         if call.operation == "alltoall" and call.timed:
-            call = replace(call, splits=_splits(given, written))
+            call = replace(call, splits=_splits(arguments, changed))
         if self.data is not None:
             self._connect(ranks)
-            moved = self.data.start(func, given, ranks, outputs)
+            moved = self.data.start(func, arguments, ranks, outputs)
             waited = self._issue(call, {}, [], moved)
         else:
-            waited = self._issue(call, given, written)
+            waited = self._issue(call, arguments, changed)
         if operation == "barrier":
             waited()
             self.clock.synchronise([self.clock.mark(self.operators.stream())])
@@ -164,7 +164,7 @@ class SimulatedGroups:
                 storage = tensor.untyped_storage()
                 self._ends[storage._cdata] = StorageWeakRef(storage), waited
             return outputs if "coalesced" in name else outputs[0]
-        return self._answer(func, written, waited)
+        return self._answer(func, changed, waited)
 
     @staticmethod
     def _unplaced_call(operation: str, given: Any, tensors: Any, written: Any) -> IssuedCall:
@@ -179,12 +179,12 @@ class SimulatedGroups:
 
     def _with_ends(self, call: IssuedCall, given: Any) -> IssuedCall:
         """Return a call with its root, or the ends of a message."""
-        own, tag = call.ranks.index(self.rank), 0 if call.timed else given.get("tag", 0)
+        position, tag = call.ranks.index(self.rank), 0 if call.timed else given.get("tag", 0)
         shared = self.bound or self._launch is not None
         if call.operation == "send":
-            return replace(call, root=own, peer=given["dst"], tag=tag, shared=shared)
+            return replace(call, root=position, peer=given["dst"], tag=tag, shared=shared)
         if call.operation == "recv":
-            return replace(call, root=given["src"], peer=own, tag=tag, shared=shared)
+            return replace(call, root=given["src"], peer=position, tag=tag, shared=shared)
         root = given.get("root_rank", given.get("src", -1))
         return replace(call, root=root) if isinstance(root, int) else call
 
@@ -205,10 +205,10 @@ class SimulatedGroups:
             *(call.operation, call.redop, call.ranks.index(self.rank), call.root, len(sources)),
             tuple(given.get("input_split_sizes") or ()),
         )
-        known = [] if values is None else [v for v in values if v is not None]
-        unknown = values is None or len(known) < len(values)
+        present = [] if values is None else [v for v in values if v is not None]
+        unknown = values is None or len(present) < len(values)
         captures = self.clock.captured is not None
-        sent = None if unknown or captures else (encoded(known), moved.splits)
+        sent = None if unknown or captures else (encoded(present), moved.splits)
         if call.timed:
             mark = self.clock.call(self.operators.stream(), call, sent)
         else:
@@ -270,8 +270,8 @@ class SimulatedGroups:
         """Return the number of a group among groups of equal ranks; all ranks create them in equal order."""
         name = group.group_name
         if name not in self._copies:
-            made = dist.distributed_c10d._world.pg_map
-            equal = (g for g in made if tuple(dist.get_process_group_ranks(g)) == ranks)
+            groups = dist.distributed_c10d._world.pg_map
+            equal = (g for g in groups if tuple(dist.get_process_group_ranks(g)) == ranks)
             names = [g.group_name for g in equal]
             self._copies[name] = names.index(name) if name in names else 0
         return self._copies[name]
@@ -309,7 +309,7 @@ class SimulatedGroups:
 
     def _set(self, moved: MovedCall, sent: Sequence[Any], written: Sequence[torch.Tensor]) -> None:
         """Set the values of results from the values that each rank sent."""
-        known = self.operators.known
+        values_of = self.operators.known
         distinct = {id(s): None if s is None else (decoded(s[0]), s[1]) for s in sent}
         parts = [distinct[id(s)] for s in sent]
         for target, value in zip(written, results_of(moved, parts, len(written)), strict=True):
@@ -320,13 +320,13 @@ class SimulatedGroups:
                 if flat is not None:
                     target.detach().copy_(flat)
                 continue
-            view = known.view(target)
+            view = values_of.view(target)
             if flat is None:
-                known.forget([target])
+                values_of.forget([target])
             elif view is not None:
                 view.copy_(flat)
             elif target.storage_offset() == 0:
-                known.put(target, flat)
+                values_of.put(target, flat)
 
     def _answer(self, func: Any, written: Sequence[torch.Tensor], waited: Any) -> Any:
         """Return the tensors and the work of an operator of ``c10d``."""
@@ -356,9 +356,9 @@ class SimulatedGroups:
         return (list(written) if kind.startswith("List") else written[0]), work.boxed()
 
     def _wait_for(self, tensor: torch.Tensor) -> None:
-        found = self._ends.pop(tensor.untyped_storage()._cdata, None)
-        if found is not None and not found[0].expired():
-            found[1]()
+        end = self._ends.pop(tensor.untyped_storage()._cdata, None)
+        if end is not None and not end[0].expired():
+            end[1]()
 
 
 def _sources(given: Any) -> list[torch.Tensor]:
@@ -384,12 +384,12 @@ def _splits(given: Any, written: Sequence[torch.Tensor]) -> tuple[tuple[int, ...
 
 def _redop(given: Any) -> str:
     """Return the reduction of a call in this project's words."""
-    asked = given.get("reduce_op")
-    if asked is None:
+    redop = given.get("reduce_op")
+    if redop is None:
         return "sum"
-    if isinstance(asked, str):
-        return asked.lower().replace("product", "prod")
-    return _REDUCTIONS[int(asked.op())] if hasattr(asked, "op") else "sum"
+    if isinstance(redop, str):
+        return redop.lower().replace("product", "prod")
+    return _REDUCTIONS[int(redop.op())] if hasattr(redop, "op") else "sum"
 
 
 def _bytes(tensors: Sequence[torch.Tensor]) -> int:
@@ -445,9 +445,9 @@ def install(groups: SimulatedGroups, world_size: int, store: Any) -> None:
             raise SystemExit(0)  # a rank that the job does not have
         # A bound device would split communicators, which unconnected groups cannot.
         groups.bound = more.get("device_id") is not None
-        kept = {k: v for k, v in more.items() if k in ("timeout", "group_name")}
+        options = {k: v for k, v in more.items() if k in ("timeout", "group_name")}
         prefix = dist.PrefixStore(f"default {next(numbers)}", store)
-        started(backend, store=prefix, rank=rank, world_size=size, **kept)
+        started(backend, store=prefix, rank=rank, world_size=size, **options)
 
     split = module.split_group
 
@@ -455,8 +455,8 @@ def install(groups: SimulatedGroups, world_size: int, store: Any) -> None:
         parent_pg: Any = None, split_ranks: Any = None, *_given: Any, **_more: Any
     ) -> Any:
         of = dist.get_process_group_ranks(parent_pg)
-        made = [dist.new_group([of[position] for position in part]) for part in split_ranks]
-        return next((group for group in made if isinstance(group, dist.ProcessGroup)), None)
+        new_groups = [dist.new_group([of[position] for position in part]) for part in split_ranks]
+        return next((group for group in new_groups if isinstance(group, dist.ProcessGroup)), None)
 
     for place in (dist, module, dist.device_mesh):
         for name, before, after in (

@@ -48,14 +48,14 @@ class KnownValues:
         if tensor.layout is not torch.strided:
             return self._sparse(tensor)
         storage = tensor.untyped_storage()
-        found = self._values.get(storage._cdata)
-        if found is None or found[0].expired():
+        value = self._values.get(storage._cdata)
+        if value is None or value[0].expired():
             return None
-        if found[1].numel() < storage.nbytes():  # resized
-            found[1].resize_(storage.nbytes())
+        if value[1].numel() < storage.nbytes():  # resized
+            value[1].resize_(storage.nbytes())
         data = torch.empty(0, dtype=tensor.dtype, device="cpu")
         return data.set_(
-            found[1].untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
+            value[1].untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
         )
 
     def _sparse(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -85,8 +85,8 @@ class KnownValues:
     def put(self, tensor: torch.Tensor, value: Any) -> None:
         """Set the values of a tensor that fills its storage."""
         if tensor.layout is not torch.strided:
-            for part, given in zip(parts_of(tensor), parts_of(value), strict=True):
-                self.put(part, given)
+            for part, source in zip(parts_of(tensor), parts_of(value), strict=True):
+                self.put(part, source)
             return
         storage = tensor.untyped_storage()
         size = storage.nbytes()

@@ -85,8 +85,8 @@ class ProgramRanks:
         if wrong:
             raise InputError(f"rank {wrong[0]}: {name} has ranks 0 to {count - 1}")
         running = tuple(sorted(set(ranks)))
-        others = tuple(sorted(r for r in set(compared) - set(running) if r < count))
-        return ProgramRanks(local, running, self.real, others)
+        compared_ranks = tuple(sorted(r for r in set(compared) - set(running) if r < count))
+        return ProgramRanks(local, running, self.real, compared_ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +190,8 @@ def run_program(
         system = request.topology, request.nodes
         compared = bool(placed.compared)
         task = RankTask(program, system, record is not None, only, ranks.real, compared)
-        kept = KeptSymmetry(program.name, (program, times.identity, placed, only))
-        processes = RankProcesses(starter, job, environment, task, kept.ranks(placed.compared))
+        symmetry = KeptSymmetry(program.name, (program, times.identity, placed, only))
+        processes = RankProcesses(starter, job, environment, task, symmetry.ranks(placed.compared))
         results = processes.run()
     if not any(r.totals.kernels or r.totals.calls for r in results.values()):
         raise InputError(
@@ -204,7 +204,7 @@ def run_program(
     assert gpu is not None, "ranks are endpoints"
     result.memory_bytes = gpu.mem_bytes
     result.symmetry = proof = processes.comparison.result()
-    kept.keep(proof, processes.digest, results[first].files)
+    symmetry.keep(proof, processes.digest, results[first].files)
     return result
 
 

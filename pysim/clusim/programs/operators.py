@@ -191,26 +191,26 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         if not traits.repeats or annotation_of(traits.qualified) is not None:
             return self._device(operator)
         key = (*key, torch.get_default_dtype(), _rounds(traits.name))
-        found = self._calls.get(key)
-        if found is None:
+        earlier = self._calls.get(key)
+        if earlier is None:
             self._launched = None
             result = self._device(operator)
             if self._unknowable(operator):
                 self._calls[key] = operator.call_of(result, self._launched)
             return result
-        if found.results is None:
+        if earlier.results is None:
             return self._device(operator)
-        if self.arriving and found.launched is not None:
+        if self.arriving and earlier.launched is not None:
             self._arrive(tensors)
-        made = found.made(tensors, self.fake)
+        made = earlier.made(tensors, self.fake)
         self._issue()
         self.allocated([tensor for tensor in made if tensor is not None])
-        if found.launched is not None:
-            call, time_ps, measured = found.launched
+        if earlier.launched is not None:
+            call, time_ps, measured = earlier.launched
             self._reserve(call.name)
             where = "" if measured else program_line() or "unknown line"
             self.clock.kernel(self.stream(), call, time_ps, unpriced_at=where)
-        result = found.result(made)
+        result = earlier.result(made)
         self._keep(operator, result, None)
         return result
 
@@ -236,9 +236,9 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             return self.read(args[0]).item()
         if name in ("equal", "is_nonzero"):
             self._issue()
-            known = [self.known.view(t) for t in operator.tensors]
+            views = [self.known.view(t) for t in operator.tensors]
             self.clock.synchronise([self.clock.mark(self.stream())])
-            return func(*known) if all(k is not None for k in known) else name == "equal"
+            return func(*views) if all(k is not None for k in views) else name == "equal"
         target = operator.kwargs.get("device")
         if name == "_to_copy" and target is not None and torch.device(target).type == "cpu":
             self._issue()
@@ -253,19 +253,19 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             return args[0].copy_(self.read(args[1], waits=waits))
         if self.arriving and name not in _NO_KERNEL and not operator.traits.view:
             self._arrive(operator.tensors)
-        known = self._compute(operator)
-        result = self._run_without_data(operator, known)
+        views = self._compute(operator)
+        result = self._run_without_data(operator, views)
         self._charge(operator, result)
-        self._keep(operator, result, known)
+        self._keep(operator, result, views)
         return result
 
     def _arrive(self, tensors: Sequence[torch.Tensor]) -> None:
         """Let the stream wait for calls whose results an operator uses."""
         for tensor in tensors:
             for part in parts_of(tensor) if isinstance(tensor, FakeTensor) else ():
-                found = self.arriving.pop(part.untyped_storage()._cdata, None)
-                if found is not None and not found[0].expired():
-                    found[1]()
+                arrival = self.arriving.pop(part.untyped_storage()._cdata, None)
+                if arrival is not None and not arrival[0].expired():
+                    arrival[1]()
 
     def _issue(self) -> None:
         self.clock.issue(backward=threading.get_ident() != self._main)
@@ -394,8 +394,8 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
     def _keep(self, operator: DispatchedOperator, result: Any, known: Any) -> None:
         """Record known values of new tensors, and drop the values of tensors written with unknown data."""
         if known is None:
-            kept = operator.traits.name in _KEEPS or operator.traits.name in _NO_KERNEL
-            if operator.traits.writes and not kept:
+            is_kept = operator.traits.name in _KEEPS or operator.traits.name in _NO_KERNEL
+            if operator.traits.writes and not is_kept:
                 self.known.forget(operator.written)
             if operator.traits.name == "_coalesce":  # unknown indices are distinct
                 self.clock.totals.placeholders[program_line()] += 1

@@ -67,9 +67,9 @@ def same_shapes(result: Any, known: Any) -> bool:
     """
     pairs = zip(tree_leaves(result), tree_leaves(known), strict=False)
     return all(
-        [part.shape for part in parts_of(own)] == [part.shape for part in parts_of(other)]
-        for own, other in pairs
-        if isinstance(own, torch.Tensor) and isinstance(other, torch.Tensor)
+        [part.shape for part in parts_of(mine)] == [part.shape for part in parts_of(other)]
+        for mine, other in pairs
+        if isinstance(mine, torch.Tensor) and isinstance(other, torch.Tensor)
     )
 
 

@@ -222,7 +222,7 @@ class RankProcesses:
     def _serve(self, rank: int, item: _Process) -> None:
         """Handle a request, or the end of a process."""
         try:
-            kind, *given = item.connection.recv()
+            kind, *details = item.connection.recv()
         except (EOFError, OSError):
             code = self.starter.code(item.pid)
             if code < 0:
@@ -233,17 +233,17 @@ class RankProcesses:
             self.job.ended.add(rank)
             return
         if kind == "failed":
-            raise InputError(given[0])
+            raise InputError(details[0])
         if kind == "issue":
-            for operation in given[0]:
+            for operation in details[0]:
                 if operation.call is not None:
                     self._start(self.job.starts(rank, operation.call))
                 self.job.issue(rank, operation)
             return
         if kind == "values":
-            item.waits = kind, given[0]
+            item.waits = kind, details[0]
             return
-        operations, *more = given
+        operations, *more = details
         self.comparison.note(rank, kind, operations, more)
         if kind == "step":
             self.comparison.stepped(rank)
@@ -258,7 +258,7 @@ class RankProcesses:
     def _serve_compared(self, rank: int, item: _Process) -> None:
         """Handle a request, or the end of a compared rank."""
         try:
-            kind, *given = item.connection.recv()
+            kind, *details = item.connection.recv()
         except (EOFError, OSError):
             self._others.pop(rank)
             code = self.starter.code(item.pid)
@@ -266,12 +266,12 @@ class RankProcesses:
                 self.comparison.failed(rank, f"exit code {code}")
             return
         if kind == "failed":
-            self.comparison.failed(rank, given[0])
+            self.comparison.failed(rank, details[0])
             self._dismiss(rank)
         elif kind == "values":
-            item.waits = kind, given[0]
+            item.waits = kind, details[0]
         elif kind != "issue":
-            operations, *more = given
+            operations, *more = details
             self.comparison.note(rank, kind, operations, more)
             if kind in ("end", "done"):
                 item.waits = (kind,)
@@ -313,9 +313,9 @@ class RankProcesses:
         for rank, item in list(self._others.items()):
             if item.waits is None:
                 continue
-            asked, *more = item.waits
+            request, *more = item.waits
             compared = self.comparison
-            reply = compared.values(rank, *more) if asked == "values" else compared.answer(rank)
+            reply = compared.values(rank, *more) if request == "values" else compared.answer(rank)
             if reply is not None and reply.over:
                 self._dismiss(rank)
             elif reply is not None:
@@ -331,14 +331,14 @@ class RankProcesses:
         for rank, item in live.items():
             if item.waits is None:
                 continue
-            kind, *given = item.waits
+            kind, *details = item.waits
             if kind == "end":
-                end_ps = self.job.end(rank, given[0])
+                end_ps = self.job.end(rank, details[0])
                 if end_ps is not None:
                     self.comparison.answered(rank, end_ps)
                     yield item, end_ps
             elif kind == "values":
-                values = self.job.values(rank, given[0])
+                values = self.job.values(rank, details[0])
                 if values is not None:
                     yield item, values
             elif self.digest and not compares and is_done and self.job.clock.next_ps is None:

@@ -102,19 +102,19 @@ def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
     ended = StepEnds(clock, link, task.only, recorded=task.record, compared=task.compared)
     with _install_simulation(clock, fabric, compiled, ended, complete=task.real) as memory:
         _execute(task.program)
-        rest = ended.record() if task.record and not ended.count else None
+        record = ended.record() if task.record and not ended.count else None
         files = _program_files()
         clock.totals.unused, clock.totals.eager = unused_annotations(), eager_lines()
-        result = RankResult(clock.totals, [], 0, memory.peak_bytes, rest, files)
+        result = RankResult(clock.totals, [], 0, memory.peak_bytes, record, files)
         link.done(result, clock.host_ps)
 
 
 def _program_files() -> list[str]:
     """Return the files of imported modules that are not installed packages."""
     installed = {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))}
-    kept = (*filter(None, installed), str(PACKAGE))
+    folders = (*filter(None, installed), str(PACKAGE))
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
-    return sorted(name for name in files if name and not name.startswith(kept))
+    return sorted(name for name in files if name and not name.startswith(folders))
 
 
 def main() -> None:
@@ -204,13 +204,13 @@ def _adapt(torch: Any) -> None:
     # torch.tensor(..., device="cuda") then copies its data as an operator.
     torch._C._set_only_lift_cpu_tensors(True)
     loader = torch.utils.data.DataLoader
-    made = loader.__init__
+    initialise = loader.__init__
 
     def without_workers(self: Any, *given: Any, **more: Any) -> None:
         # Worker processes are outside the virtual time.
         for name in ("num_workers", "prefetch_factor", "persistent_workers"):
             more.pop(name, None)
-        made(self, *given, **more)
+        initialise(self, *given, **more)
 
     loader.__init__ = without_workers
     eager.install()

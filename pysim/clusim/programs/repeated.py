@@ -116,8 +116,10 @@ class OperatorTraits:
         writes = any(info.is_write for info in arguments)
         repeats = not any(tag in func.tags for tag in _FIXED) and name not in ("resize_", "set_")
         # Composite operators may return their argument, or a copy.
-        whole = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-        shares = repeats and not writes and not whole and (view or name == "_unsafe_view")
+        is_composite = func.has_kernel_for_dispatch_key(
+            torch._C.DispatchKey.CompositeImplicitAutograd
+        )
+        shares = repeats and not writes and not is_composite and (view or name == "_unsafe_view")
         lists = name.startswith("_foreach_") and writes and not func._schema.returns
         return cls(name, qualified, view, bool(results), writes, repeats, shares, lists)
 

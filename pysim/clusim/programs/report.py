@@ -236,7 +236,7 @@ class ProgramRun(JsonObject):
             ]
         if self.kernels:
             total = sum(k.time_ps for k in self.kernels)
-            shown = [k for at, k in enumerate(self.kernels) if at < MOST_ROWS or not k.measured]
+            listed = [k for at, k in enumerate(self.kernels) if at < MOST_ROWS or not k.measured]
             kernels = [("operator", "kernels", "time", "share")] + [
                 (
                     k.operator + ("" if k.measured else " *"),
@@ -244,13 +244,13 @@ class ProgramRun(JsonObject):
                     format_time(k.time_ps),
                     f"{k.time_ps / max(1, total):.1%}",
                 )
-                for k in shown
+                for k in listed
             ]
             lines += ["", "kernels", *text_table("  {:<..}  {:>..}  {:>..}  {:>..}", kernels)]
-            if len(self.kernels) > len(shown):
-                lines.append(f"  {len(self.kernels) - len(shown)} more operators: --json")
+            if len(self.kernels) > len(listed):
+                lines.append(f"  {len(self.kernels) - len(listed)} more operators: --json")
         if self.others:
-            others = [("rank", "represents", "time", "kernels", "memory", "messages")] + [
+            representatives = [("rank", "represents", "time", "kernels", "memory", "messages")] + [
                 (
                     str(r.rank),
                     str(r.represents),
@@ -261,7 +261,7 @@ class ProgramRun(JsonObject):
                 )
                 for r in self.others
             ]
-            lines += ["", "other ranks", *text_table("  {:<..}" + "  {:>..}" * 5, others)]
+            lines += ["", "other ranks", *text_table("  {:<..}" + "  {:>..}" * 5, representatives)]
         return "\n".join([*lines, *_notes(self)])
 
 
@@ -276,8 +276,8 @@ def run_of(system: str, of: Sequence[int], results: Mapping[int, RankResult]) ->
         Result of each rank that ran.
     """
     first = min(results)
-    own = results[first]
-    totals = own.totals
+    first_result = results[first]
+    totals = first_result.totals
     kernels = [
         ProgramKernel(
             *(name, totals.kernels[name], ps, name not in totals.unpriced_ps),
@@ -287,9 +287,9 @@ def run_of(system: str, of: Sequence[int], results: Mapping[int, RankResult]) ->
     ]
     count = Counter(of)
     return ProgramRun(
-        *(system, len(of), first, own.time_ps),
-        [ProgramStep(time_ps) for time_ps in own.steps],
-        *(_calls(totals), kernels, own.peak_bytes),
+        *(system, len(of), first, first_result.time_ps),
+        [ProgramStep(time_ps) for time_ps in first_result.steps],
+        *(_calls(totals), kernels, first_result.peak_bytes),
         synchronised=totals.synchronised,
         placeholders=totals.placeholders.total(),
         placeholders_at=[line for line, _ in totals.placeholders.most_common()],
@@ -321,8 +321,8 @@ def _running(run: ProgramRun) -> str:
         return "all ran as processes"
     if len(ranks) == 1:
         return f"rank {ranks[0]} represents all"
-    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
-    return f"ranks {shown} represent all"
+    listing = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"ranks {listing} represent all"
 
 
 def _summary(run: ProgramRun) -> list[str]:
@@ -339,8 +339,10 @@ def _summary(run: ProgramRun) -> list[str]:
     step = run.step_ps
     if step is not None:
         count = len(run.steps)
-        others = f", median of {count - 1} after the first, {format_time(run.steps[0].time_ps)}"
-        rows.append(("step", format_time(step) + (others if count > 1 else "")))
+        median_text = (
+            f", median of {count - 1} after the first, {format_time(run.steps[0].time_ps)}"
+        )
+        rows.append(("step", format_time(step) + (median_text if count > 1 else "")))
     if run.eager_at:
         rows.append(("", "eager: torch.compile is not simulated"))
     if run.peak_bytes:

@@ -42,13 +42,13 @@ class Starter:
         silent : bool
             Discard its output.
         """
-        own, other = Pipe()
+        connection, other = Pipe()
         self._connection.send(("start", dict(environment), silent))
         send_handle(self._connection, other.fileno(), self._process.pid)
         other.close()
         pid = int(self._connection.recv())
         self._running.add(pid)
-        return pid, own
+        return pid, connection
 
     def code(self, pid: int) -> int:
         """Wait for the end of a rank; return its exit code, negative for a signal."""
@@ -81,11 +81,11 @@ def next_rank(connection: Connection) -> Connection | None:
     """Serve a `Starter`; return in each forked rank with its connection, and None after the last one."""
     while True:
         try:
-            word, given, silent = connection.recv()
+            word, values, silent = connection.recv()
         except EOFError:
             return None
         if word == "wait":
-            _, status = os.waitpid(given, 0)
+            _, status = os.waitpid(values, 0)
             connection.send(os.waitstatus_to_exitcode(status))
             continue
         handle = recv_handle(connection)
@@ -95,7 +95,7 @@ def next_rank(connection: Connection) -> Connection | None:
             connection.send(pid)
             continue
         connection.close()
-        os.environ |= given
+        os.environ |= values
         if silent:
             void = os.open(os.devnull, os.O_WRONLY)
             os.dup2(void, 1)

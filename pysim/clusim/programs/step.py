@@ -98,5 +98,5 @@ def _complete(recording: Recording, running: set[int]) -> None:
 def _end_of(recording: Recording, event: Event) -> MatchedEnd:
     if event.kind == "collective":
         return by_number(event.group, event.sequence, event.rank)
-    own = recording.groups[event.group].ranks.index(event.rank)
-    return by_pair((event.group, event.sequence), event.kind, own, event.peer, event.tag)
+    position = recording.groups[event.group].ranks.index(event.rank)
+    return by_pair((event.group, event.sequence), event.kind, position, event.peer, event.tag)

@@ -248,21 +248,21 @@ class RankComparison:
 
     def values(self, rank: int, number: int) -> RankReply | None:
         """Return the reply to a request for values of a compared rank; None before the call is complete."""
-        own, representative = self._trails[rank].calls[number], self.job.of[rank]
+        call, representative = self._trails[rank].calls[number], self.job.of[rank]
         trail = self._trails.get(representative, _Trail())
         if number >= len(trail.calls):
             return self._differs(rank, len(trail.operations)) if self._is_over(rank) else None
         other = trail.calls[number]
-        assert own.call is not None
+        assert call.call is not None
         assert other.call is not None
-        found = self.job.values(representative, number)
-        if found is None:
+        values = self.job.values(representative, number)
+        if values is None:
             return None
-        moved = zip(own.call.ranks, other.call.ranks, strict=False)
-        sent = {r: found.sent[theirs] for r, theirs in moved if theirs in found.sent}
-        if own.call.peer < 0:
-            sent[rank] = own.sent
-        return RankReply(found._replace(sent=sent))
+        moved = zip(call.call.ranks, other.call.ranks, strict=False)
+        sent = {r: values.sent[theirs] for r, theirs in moved if theirs in values.sent}
+        if call.call.peer < 0:
+            sent[rank] = call.sent
+        return RankReply(values._replace(sent=sent))
 
     def failed(self, rank: int, words: str) -> None:
         """End the comparison of a rank with an error."""

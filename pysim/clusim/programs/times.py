@@ -140,8 +140,8 @@ class ProgramTimes:
 
     def _system(self, bundle: CallBundle) -> JointTimes | None:
         """Return the system of a bundle, or of bundles that were joined; None without shared wires."""
-        whole = self._joint.get(self.nodes) if bundle.time_ps == ABSENT else None
-        return self._systems.get(bundle, whole)
+        joint = self._joint.get(self.nodes) if bundle.time_ps == ABSENT else None
+        return self._systems.get(bundle, joint)
 
     def isolated_ps(self, bundle: CallBundle) -> int:
         """Return the time of a bundle in isolation [ps]."""

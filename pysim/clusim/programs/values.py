@@ -69,15 +69,15 @@ def results_of(
         if operation == "scatter":
             return [root[0][call.own]] * num_written
         return list(root[0][:num_written]) + unknown[len(root[0]) :]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts) or not num_written:
+    present = [part for part in parts if part is not None]
+    if len(present) < len(parts) or not num_written:
         return unknown
     if kind.reduces:
-        return [_reduce(call, known, at, num_written) for at in range(num_written)]
+        return [_reduce(call, present, at, num_written) for at in range(num_written)]
     if operation == "alltoall":
-        pieces = [_pieces(part, len(parts))[call.own] for part in known]
+        pieces = [_pieces(part, len(parts))[call.own] for part in present]
         return list(pieces) if num_written > 1 or len(parts) == 1 else [torch.cat(pieces)]
-    return _gather(known, call.num_sent, num_written)
+    return _gather(present, call.num_sent, num_written)
 
 
 def _gather(parts: Sequence[Known], num_sent: int, num_written: int) -> list[torch.Tensor | None]:

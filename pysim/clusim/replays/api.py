@@ -67,18 +67,18 @@ def replay_alike(
         doubts=list(first.setup.doubts),
     )
     result.notes = [*recording.assumed, *job.notes(played.overlaps)]
-    others: dict[tuple[int, str, int], PerfKernel] = {}
+    comparison: dict[tuple[int, str, int], PerfKernel] = {}
     if job.share is not None:
         result.unfinished = Unfinished(watch.words, job.share, played.least_ps)
     elif request.other is not None:
         moved = _represented_job(recording, request, request.other, watch)
         result.other, result.other_total_ps = moved.machine.setup.name, moved.play().time_ps
-        others = moved.kernels
+        comparison = moved.kernels
         if moved.share is not None:
             why = f"{watch.words}, reached on {result.other}"
-            others, result.other, result.other_total_ps = {}, None, None
+            comparison, result.other, result.other_total_ps = {}, None, None
             result.unfinished = Unfinished(why, 1.0, played.time_ps)
-    _fill(result, recording, job.kernels, others)
+    _fill(result, recording, job.kernels, comparison)
     for comm in result.communicators:
         comm.machines = split_of(recording.groups[comm.number].ranks, first.size)[0]
     result.compute_ps = sum(first.compute_ps(e) for e in recording.events if e.kind == "compute")
@@ -97,16 +97,17 @@ def _fill(
         (e.group, e.operation, e.bytes) for e in recording.events if e.kind == "collective"
     )
     comms: dict[int, CommResult] = {}
-    for (group, operation, size), ran in times.items():
+    for (group, operation, size), kernel in times.items():
         count = counts[group, operation, size]
         ranks = recording.groups[group].ranks
         there = others.get((group, operation, size))
-        other = None if there is None else Other.of(there, ran.time_ps)
+        other = None if there is None else Other.of(there, kernel.time_ps)
         rooted = "as in a sequence of calls" if operation in ROOTED else ""
         result.calls.append(
             CallResult(
-                group, len(ranks), operation, size, "float32", count, ran.algorithm, ran.protocol, ran.channels,
-                ran.time_ps, ran.time_ps, note="; ".join([*ran.notes, *([rooted] if rooted else [])]), other=other,
+                group, len(ranks), operation, size, "float32", count,
+                kernel.algorithm, kernel.protocol, kernel.channels, kernel.time_ps, kernel.time_ps,
+                note="; ".join([*kernel.notes, *([rooted] if rooted else [])]), other=other,
             )
         )  # fmt: skip
         comm = comms.setdefault(
@@ -120,8 +121,8 @@ def _fill(
             ),
         )
         comm.calls += count
-        comm.channels = max(comm.channels, ran.channels)
-        comm.time_ps += ran.time_ps * count
+        comm.channels = max(comm.channels, kernel.channels)
+        comm.time_ps += kernel.time_ps * count
         comm.other_ps += 0 if there is None else there.time_ps * count
         result.total_calls += count * (recording.num_ranks // len(ranks))
     result.calls.sort(key=lambda call: (call.communicator, call.operation, call.bytes))
@@ -150,8 +151,8 @@ def replay(
             f"{first}: {PLANS[kind]}, not a recording; run it with `clusim run TOPOLOGY --algorithm {first}`"
         )
     if kind not in KINDS and kind not in all_kinds():
-        known = ", ".join(sorted({*LOGS, *all_kinds()}))
-        raise InputError(f"{first}: kind {kind!r} cannot be replayed; it is one of {known}")
+        kinds = ", ".join(sorted({*LOGS, *all_kinds()}))
+        raise InputError(f"{first}: kind {kind!r} cannot be replayed; it is one of {kinds}")
     read = reader(kind, first)
     files = list(request.files) if len(request.files) > 1 else first
     recording = read(files, **_reader_options(read, request))
@@ -174,9 +175,9 @@ def _reader_options(
 
     These are the ranks of the topology, the ranks of its smallest node, and the requested number of calls.
     """
-    asked = signature(read).parameters
-    result = {"calls": request.calls} if "calls" in asked else {}
-    if request.topology is None or "num_ranks" not in asked:
+    parameters = signature(read).parameters
+    result = {"calls": request.calls} if "calls" in parameters else {}
+    if request.topology is None or "num_ranks" not in parameters:
         return result
     machines = machines_of(Setup(request.topology, request.nodes).fabric)
     if not machines:
@@ -184,5 +185,5 @@ def _reader_options(
             f"{Setup(request.topology).name}: no GPU; a replay needs one for every rank"
         )
     sizes = [len(machine) for machine in machines]
-    known = {"num_ranks": sum(sizes), "machine_ranks": min(sizes), **result}
-    return {key: value for key, value in known.items() if key in asked}
+    values = {"num_ranks": sum(sizes), "machine_ranks": min(sizes), **result}
+    return {key: value for key, value in values.items() if key in parameters}

@@ -108,7 +108,7 @@ class JobCalls:
         """
         grants = sum(one.grants for one in self.times) * self.runs // len(self.times)
         cheap = min(affordable_runs(grants), CHEAP_CALLS // self.runs)
-        most = cheap if confirm is None else None if confirm else 0
+        budget = cheap if confirm is None else None if confirm else 0
 
         def trial(remedy: JobRemedy) -> RemedyTrial:
             after_ps = self.again(remedy, False)[1]()
@@ -117,7 +117,7 @@ class JobCalls:
                 lambda: self.verdict(self.again(remedy, True)[0], after_ps),
             )
 
-        rule = ProofRule(most, every=bool(confirm))
+        rule = ProofRule(budget, every=bool(confirm))
         return proven(self.verdict(self.times, self.job_ps), self.remedies(), trial, rule)
 
 

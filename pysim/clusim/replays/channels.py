@@ -131,17 +131,19 @@ class _Adapters:
         enter: dict[int, int] = {}
         leave: dict[int, int] = {}
         for a, b in zip(order, (*order[1:], order[0]), strict=True):
-            here, there = (self._comm.machine_of[self._position[rank]] for rank in (a, b))
-            if here == there:
+            source_node, target_node = (
+                self._comm.machine_of[self._position[rank]] for rank in (a, b)
+            )
+            if source_node == target_node:
                 continue
             out = self._known.get((channel, a, b, 1))
             into = self._known.get((channel, a, b, 2), out)
             out = into if out is None else out
             if out is None or into is None:
                 return ()
-            leave[here], enter[there] = out, into
+            leave[source_node], enter[target_node] = out, into
         machines = range(len(self._comm.machines))
         if any(m not in enter or m not in leave for m in machines):
             return ()
-        many = [max(1, len(self._comm.machines[m].adapters)) for m in machines]
-        return tuple((enter[m] % many[m], leave[m] % many[m]) for m in machines)
+        counts = [max(1, len(self._comm.machines[m].adapters)) for m in machines]
+        return tuple((enter[m] % counts[m], leave[m] % counts[m]) for m in machines)

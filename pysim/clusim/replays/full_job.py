@@ -123,28 +123,28 @@ def replay_recording(
     results.notes += [*assumed, *placed.idle_notes(dict(request.env), _distinct_calls(recording))]
     results.notes += [f"{count} x {note}" for note, count in translation.notes.items()]
     spans = _spans(recording, translation, result, recorded=recorded)
-    others: dict[Key, list[_Span]] = {}
+    comparison: dict[Key, list[_Span]] = {}
     if request.other is not None and result.unfinished is None:
-        there = _on(request.setup(request.other, version, request.env), recording)
+        second = _on(request.setup(request.other, version, request.env), recording)
         try:
             untraced = replace(options, trace_out=None)
-            moved, outcome = _run(recording, request, untraced, there, recorded=False)
+            moved, outcome = _run(recording, request, untraced, second, recorded=False)
             if outcome.unfinished is not None:
-                raise outcome.unfinished.limit_error(f"the replay on {there.placed.fabric.name}")
-            others = _spans(recording, moved, outcome, recorded=False)
-            results.other, results.other_total_ps = there.placed.fabric.name, outcome.time_ps
-            results.notes += there.placed.notes
+                raise outcome.unfinished.limit_error(f"the replay on {second.placed.fabric.name}")
+            comparison = _spans(recording, moved, outcome, recorded=False)
+            results.other, results.other_total_ps = second.placed.fabric.name, outcome.time_ps
+            results.notes += second.placed.notes
         except TimeLimitReached:
-            why = f"{options.watch.words}, reached on {there.placed.fabric.name}"
+            why = f"{options.watch.words}, reached on {second.placed.fabric.name}"
             results.unfinished = Unfinished(why, 1.0, result.time_ps)
-    _fill(results, recording, spans, others, placed)
+    _fill(results, recording, spans, comparison, placed)
     if any(event.kind == "compute" for event in recording.events):
         results.compute_ps = _compute(recording, translation, result)
     results.notes.append("one run of all calls: kernel times, without launch overhead")
     if result.provenance.error_bound != 0:
         results.notes.append(f"granularity: {result.provenance.granularity_note}")
-    written = {number for unit in translation.units for number in unit.operations}
-    results.recorded_ps = _recorded_ps([recording.events[number] for number in sorted(written)])
+    numbers = {number for unit in translation.units for number in unit.operations}
+    results.recorded_ps = _recorded_ps([recording.events[number] for number in sorted(numbers)])
     busy = result.wires.counters["busy_ps"].tolist()
     top = sorted(zip(result.wires.names, busy, strict=True), key=lambda row: -row[1])[:5]
     results.wires = [(name, ps / max(1, result.time_ps)) for name, ps in top if ps]
@@ -163,8 +163,8 @@ def _run(
     setup = where.placed.setup
     emitter = NcclEmitter(setup.known, where.placed.rank, where.nccl, recorded=recorded)
     translation = to_schedule(job_of(recording), emitter, gap=request.gap, most=request.calls)
-    asked = ScheduleRequest(setup, translation.schedule, granularity=request.granularity)
-    return translation, run_job(job_with(asked, options, request.faster), options)
+    job_request = ScheduleRequest(setup, translation.schedule, granularity=request.granularity)
+    return translation, run_job(job_with(job_request, options, request.faster), options)
 
 
 def _on(setup: Setup, recording: Recording) -> KnownMachine:
@@ -220,9 +220,9 @@ def _spans(
         call = schedule.calls[calls[0]]
         names = _name_of(call.algorithm, find_algorithm), _name_of(call.protocol, find_protocol)
         put = event.algorithm == "put"
-        took = max(int(end[t]) for t in tasks) - max(int(start[t]) for t in tasks)
+        duration = max(int(end[t]) for t in tasks) - max(int(start[t]) for t in tasks)
         span = _Span(
-            max(1, took),
+            max(1, duration),
             _recorded_span(recording, unit),
             _recorders(recording, unit),
             PUT if put else (*names, call.channels),
@@ -282,11 +282,11 @@ def _fill(
         ranks = recording.groups[group].ranks if group >= 0 else tuple(range(recording.num_ranks))
         time_ps = round(median(row.time_ps for row in rows))
         measured = [row.recorded_us for row in rows if row.recorded_us is not None]
-        there = others.get(key, [])
+        other_spans = others.get(key, [])
         other = None
-        if there:
-            other_ps = round(median(row.time_ps for row in there))
-            other = Other(other_ps, *there[0].shown, other_ps / time_ps)
+        if other_spans:
+            other_ps = round(median(row.time_ps for row in other_spans))
+            other = Other(other_ps, *other_spans[0].shown, other_ps / time_ps)
         replay.calls.append(
             CallResult(
                 group, len(ranks), operation, size, dtype, len(rows), *rows[0].shown, time_ps, time_ps,
@@ -301,7 +301,7 @@ def _fill(
         comm.calls += len(rows)
         comm.channels = max(comm.channels, *(row.shown[2] for row in rows))
         comm.time_ps += sum(row.time_ps for row in rows)
-        comm.other_ps += sum(row.time_ps for row in there)
+        comm.other_ps += sum(row.time_ps for row in other_spans)
         replay.total_calls += len(rows)
     replay.calls.sort(key=lambda call: (call.communicator, call.operation, call.bytes))
     replay.communicators = [comms[number] for number in sorted(comms)]
@@ -326,7 +326,7 @@ def _compute(recording: Recording, translation: Translation, result: Result) -> 
 
 def _recorded_ps(events: Sequence[Event]) -> int | None:
     """Return the recorded time from the first start to the last end [ps]; None if unknown."""
-    known = [e for e in events if e.start_ps != ABSENT]
-    if not any(event.duration_ps > 0 for event in known):
+    timed = [e for e in events if e.start_ps != ABSENT]
+    if not any(event.duration_ps > 0 for event in timed):
         return None
-    return max(e.start_ps + max(0, e.duration_ps) for e in known) - min(e.start_ps for e in known)
+    return max(e.start_ps + max(0, e.duration_ps) for e in timed) - min(e.start_ps for e in timed)

@@ -155,8 +155,8 @@ def _valid_plans(log: Log, request: ReplayRequest) -> _Kept:
     """Return the log's plans that hold in the requested environment and NCCL version."""
     if request.replan:
         return _ANEW
-    known = {text.split("+")[0] for text in log.facts.versions}
-    if request.version and known and not any(_same(request.version, text) for text in known):
+    releases = {text.split("+")[0] for text in log.facts.versions}
+    if request.version and releases and not any(_same(request.version, text) for text in releases):
         note = f"--nccl-version {request.version}: rings, trees and algorithms are re-planned for that version"
         return _Kept(rings=False, choices=False, note=note)
     changed = [
@@ -179,22 +179,22 @@ def _same(one: str, other: str) -> bool:
 
 def _environment(log: Log, request: ReplayRequest) -> tuple[tuple[tuple[str, str], ...], list[str]]:
     """Return the job's environment updated with the request's, and names of unused variables."""
-    kept: dict[str, str] = {}
+    variables: dict[str, str] = {}
     dropped = []
     for name, values in sorted(log.facts.environment.items()):
         if not name.startswith("NCCL_"):
             continue
         value = sorted(values)[0]
         if (name, value) == ("NCCL_TREE_THRESHOLD", "0"):  # NCCL 2.4: 0 disables trees
-            kept.setdefault("NCCL_ALGO", "Ring")
+            variables.setdefault("NCCL_ALGO", "Ring")
             continue
         try:
-            parse_env({**kept, name: value})
+            parse_env({**variables, name: value})
         except InputError:
             dropped.append(name)
             continue
-        kept[name] = value
-    return tuple((kept | dict(request.env)).items()), dropped
+        variables[name] = value
+    return tuple((variables | dict(request.env)).items()), dropped
 
 
 def replay_log(
@@ -203,8 +203,8 @@ def replay_log(
     """Replay logs of one job; see `clusim.replays.api.replay`."""
     log = read_logs(request.files)
     add_runs(log)
-    most = request.calls or MOST_CALLS
-    table = call_table(log, limit=most)
+    max_calls = request.calls or MOST_CALLS
+    table = call_table(log, limit=max_calls)
     ranks = job_ranks(log)
     if not table.call and request.asked:
         _add_asked(log, table, ranks, request)
@@ -215,8 +215,8 @@ def replay_log(
         )
     topology, doubts = request.topology, list[str]()
     if topology is None:
-        known = machine_of_log(log, ranks, infer_machine(log, ranks), _version(log, request))
-        topology, machine, doubts = known.topology, known.lines, known.doubts
+        match = machine_of_log(log, ranks, infer_machine(log, ranks), _version(log, request))
+        topology, machine, doubts = match.topology, match.lines, match.doubts
     else:
         machine = [f"{Setup(topology).name}: as given"]
         if machine[0].lower().endswith(".xml: as given"):
@@ -234,10 +234,10 @@ def replay_log(
 
     job = job_on(topology, _valid_plans(log, request))
     if request.whole:
-        whole = _replay_in_one_run(job, table, options, machine)
-        whole.doubts = [*doubts, *placed_doubts(job.placed, len(ranks.machines), len(ranks.hosts))]
-        whole.doubts += _contradictions(log)
-        return whole
+        full = _replay_in_one_run(job, table, options, machine)
+        full.doubts = [*doubts, *placed_doubts(job.placed, len(ranks.machines), len(ranks.hosts))]
+        full.doubts += _contradictions(log)
+        return full
     other = None if request.other is None else job_on(request.other, _ANEW)
     placed = job.placed
     result = Replay(
@@ -270,21 +270,21 @@ def _replay_in_one_run(
     for number in {call.comm for call in table.distinct}:
         job.nccl.adopt(job.own(number), job.built(number))
     version = str(job.setup.release)
-    asked = replace(job.request, version=version, replan=not job.kept.choices)
-    known = KnownMachine(job.placed, job.nccl, machine)
-    result = replay_recording(recording, asked, options, known)
+    request = replace(job.request, version=version, replan=not job.kept.choices)
+    match = KnownMachine(job.placed, job.nccl, machine)
+    result = replay_recording(recording, request, options, match)
     result.notes += [*_partly(job.log), *([job.kept.note] if job.kept.note else [])]
     return result
 
 
 def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: ReplayRequest) -> None:
     """Add the requested calls to every communicator, once per set of equal ranks."""
-    seen: set[tuple[int, ...]] = set()
+    done: set[tuple[int, ...]] = set()
     for communicator in log.communicators:
         members = ranks.of.get(communicator.number, ())
-        if len(members) < 2 or members in seen:
+        if len(members) < 2 or members in done:
             continue
-        seen.add(members)
+        done.add(members)
         for name, size in request.asked:
             operation = operation_named(name, OF_NCCL).name
             root = 0 if operation in ROOTED else -1
@@ -325,14 +325,14 @@ def _partly(log: Log) -> list[str]:
 
 def _notes(replay: Replay, job: _Job, other: _Job | None, table: CallTable) -> None:
     log, request = job.log, job.request
-    most = request.calls or MOST_CALLS
+    max_calls = request.calls or MOST_CALLS
     replay.notes += _partly(log)
     if job.kept.note:
         replay.notes.append(job.kept.note)
     if table.source != "calls":
         replay.notes.append(f"no lines of calls: {table.source}")
-    if len(table.call) >= most:
-        replay.notes.append(f"only the first {most} calls; --calls N changes that")
+    if len(table.call) >= max_calls:
+        replay.notes.append(f"only the first {max_calls} calls; --calls N changes that")
     if len(table.call) > len(table.distinct):
         replay.notes.append(
             f"{len(table.call)} calls, {len(table.distinct)} distinct: each is simulated once in isolation"
@@ -378,21 +378,21 @@ def _time_all(
     job, other = jobs
     counts = table.counts.tolist()
     measured = _median_times(job.log)
-    each: list[Timed] = []
-    others: list[Timed] = []
+    timed_calls: list[Timed] = []
+    other_calls: list[Timed] = []
     busy: Counter[str] = Counter()
     comms: dict[int, CommResult] = {}
     for number, call in enumerate(table.distinct):
         try:
             timed = job.time(table, number)
-            there = other.time(table, number) if other is not None else None
+            other_time = other.time(table, number) if other is not None else None
         except TimeLimitReached:
-            if not each:
+            if not timed_calls:
                 raise
             break
-        each.append(timed)
-        if there is not None:
-            others.append(there)
+        timed_calls.append(timed)
+        if other_time is not None:
+            other_calls.append(other_time)
         for name, busy_ps in timed.busy:
             busy[name] += busy_ps * counts[number]
         built = job.built(call.comm)
@@ -404,7 +404,7 @@ def _time_all(
                 timed.from_log, measured.get((logged.run, call.operation, call.bytes)),
                 None if call.model_us < 0 else call.model_us,
                 timed.note,
-                Other.of(there, timed.time_ps) if there else None,
+                Other.of(other_time, timed.time_ps) if other_time else None,
                 timed.granularity, timed.verdict,
             )
         )  # fmt: skip
@@ -420,11 +420,11 @@ def _time_all(
         )
         comm.calls += counts[number]
         comm.time_ps += timed.time_ps * counts[number]
-        comm.other_ps += 0 if there is None else there.time_ps * counts[number]
+        comm.other_ps += 0 if other_time is None else other_time.time_ps * counts[number]
         if counted is not None:
             counted(number + 1, len(table.distinct))
     replay.communicators = [comms[number] for number in sorted(comms)]
-    pairs = [(job, each)] if other is None else [(job, each), (other, others)]
+    pairs = [(job, timed_calls)] if other is None else [(job, timed_calls), (other, other_calls)]
     replay.notes += _add_total(replay, pairs, table, confirm)
     replay.wires = [(name, ps / max(1, replay.total_ps)) for name, ps in busy.most_common(5)]
 
@@ -433,7 +433,7 @@ def _add_total(
     replay: Replay, pairs: list[tuple[_Job, list[Timed]]], table: CallTable, confirm: bool | None
 ) -> list[str]:
     """Add the time of the job, simulated and recorded, and its verdict; return notes on the times."""
-    (job, each), *others = pairs
+    (job, each), *comparison = pairs
     is_part = len(each) < len(table.distinct)
     try:
         totals = [on.play(table, times, on.timer, is_separate=is_part) for on, times in pairs]
@@ -442,7 +442,7 @@ def _add_total(
         totals = [on.play(table, times, on.timer, is_separate=True) for on, times in pairs]
     total_ps, overlaps = totals[0]
     replay.total_ps = total_ps
-    replay.other_total_ps = totals[1][0] if others else None
+    replay.other_total_ps = totals[1][0] if comparison else None
     runs = len(each) + len(job.timer.joint.times.kept.answers)
     if overlaps:
         runs += len(table.call) // CALLS_PER_RUN
@@ -459,8 +459,8 @@ def _add_total(
     if stamps:
         replay.recorded_ps = (max(stamps) - min(stamps)) * 1000
     coarse = sum("bursts" in call.granularity for call in replay.calls)
-    many = f"{coarse} of {len(replay.calls)} distinct calls"
-    lines = [f"{many} were simulated in bursts; --json lists the granularity"] if coarse else []
+    share = f"{coarse} of {len(replay.calls)} distinct calls"
+    lines = [f"{share} were simulated in bursts; --json lists the granularity"] if coarse else []
     return lines + ([] if is_part else overlap_notes(overlaps))
 
 
@@ -488,8 +488,8 @@ def _trace(job: _Job, table: CallTable, options: RunOptions) -> bool:
     for call in table.distinct:
         members = job.built(call.comm)
         job.timer.collective(Site(builder, f"comm{call.comm}"), members, job.planned(call))
-    asked = ScheduleRequest(setup, builder.build(), granularity=request.granularity)
+    job_request = ScheduleRequest(setup, builder.build(), granularity=request.granularity)
     try:
-        return result_of(asked, options).unfinished is None
+        return result_of(job_request, options).unfinished is None
     except TimeLimitReached:
         return False

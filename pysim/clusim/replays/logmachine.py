@@ -149,8 +149,8 @@ def _differences(
             abs(x - y) <= 0.13 * y for x, y in zip(*map(sorted, rates), strict=True)
         )
         if not alike:
-            shown = [" ".join(f"{rate:g}" for rate in node_rates) or "none" for node_rates in rates]
-            yield f"NICs of {shown[0]} GB/s, not {shown[1]}"
+            texts = [" ".join(f"{rate:g}" for rate in node_rates) or "none" for node_rates in rates]
+            yield f"NICs of {texts[0]} GB/s, not {texts[1]}"
 
 
 def _host(system: System, gpu: int) -> float:

@@ -140,14 +140,14 @@ def _platform(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
 
 def _bus_addresses(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
     """Compare PCI bus addresses; most are equal on all nodes of a type."""
-    seen = {bus for c in log.communicators for bus in c.bus_of.values()}
-    short = {bus >> 12 if bus & 0xFFF == 0 else bus for bus in seen}
+    buses = {bus for c in log.communicators for bus in c.bus_of.values()}
+    short = {bus >> 12 if bus & 0xFFF == 0 else bus for bus in buses}
     short = {bus >> 8 if bus & 0xFF == 0 and bus > 0xFF else bus for bus in short}
     fitting = [p.name for p in presets if len(short) > 2 and short <= p.buses]
     if not fitting:
         return []
-    shown = " ".join(f"{bus:x}" for bus in sorted(short))
-    text = f"GPUs at PCI buses {shown}: as in {' and '.join(fitting)}"
+    listing = " ".join(f"{bus:x}" for bus in sorted(short))
+    text = f"GPUs at PCI buses {listing}: as in {' and '.join(fitting)}"
     return [_Clue(text, lambda p: p.name in fitting, 5)]
 
 
@@ -229,8 +229,12 @@ def _network(log: Log, ranks: JobRanks) -> list[_Clue]:
 
 
 def _counts(ranks: JobRanks) -> list[_Clue]:
-    most = max(ranks.most_per_machine, max(ranks.devices, default=0) + 1)
+    min_gpus = max(ranks.most_per_machine, max(ranks.devices, default=0) + 1)
     return [
-        _Clue(f"up to {most} GPUs on a node", lambda p: p.gpus >= most, 2, True),
-        *([_Clue("all its GPUs in the job", lambda p: p.gpus == most, 1)] if most >= 4 else []),
+        _Clue(f"up to {min_gpus} GPUs on a node", lambda p: p.gpus >= min_gpus, 2, True),
+        *(
+            [_Clue("all its GPUs in the job", lambda p: p.gpus == min_gpus, 1)]
+            if min_gpus >= 4
+            else []
+        ),
     ]

@@ -62,11 +62,11 @@ def _not_compared(replay: Replay) -> list[str]:
     lines = []
     wrong = [call for call in replay.calls if call.impossible]
     if wrong:
-        call, most = wrong[0], fastest_memory().bytes_per_s / 1e9
+        call, fastest_GBps = wrong[0], fastest_memory().bytes_per_s / 1e9
         lines.append(
             f"implausible times of {len(wrong)} calls are not compared: {call.operation} of"
             f" {format_size(call.bytes)} in {call.measured_us:g} us, but the memory of no known GPU"
-            f" carries more than {most:g} GB/s"
+            f" carries more than {fastest_GBps:g} GB/s"
         )
     waits = [
         call for call in replay.calls if call.waits and call.error is None and not call.impossible
@@ -94,14 +94,14 @@ def replay_page(replay: Replay) -> str:
     parts: list[Content] = []
     if replay.verdict is not None:
         parts.append(verdict_card(replay.verdict))
-    whole = format_time(replay.total_ps)
+    total = format_time(replay.total_ps)
     if replay.recorded_ps is not None:
-        whole += f", recorded {format_time(replay.recorded_ps)}"
-    told = [f"{replay.ranks} ranks, {replay.total_calls:,} calls: {whole}"]
+        total += f", recorded {format_time(replay.recorded_ps)}"
+    lines = [f"{replay.ranks} ranks, {replay.total_calls:,} calls: {total}"]
     if replay.unfinished is not None:
-        told.append(replay.unfinished.words(replay.total_ps))
-    told += [*replay.doubts, *replay.faults, *replay.notes]
-    parts.append(element("div", *(element("p", line) for line in told), class_="summary"))
+        lines.append(replay.unfinished.words(replay.total_ps))
+    lines += [*replay.doubts, *replay.faults, *replay.notes]
+    parts.append(element("div", *(element("p", line) for line in lines), class_="summary"))
     longest = sorted(replay.calls, key=lambda call: -call.time_ps * call.count)[:SHOWN_CALLS]
     parts += _times(replay, longest)
     rows = [_cells(call) for call in replay.calls]
@@ -119,14 +119,14 @@ def _times(replay: Replay, calls: list[CallResult]) -> list[Content]:
     legend = [element("span", element("b", class_="work"), " simulated")]
     if measured:
         legend.append(element("span", element("b", class_="measured"), " measured"))
-    few = len(replay.calls) - len(calls)
+    num_hidden = len(replay.calls) - len(calls)
     hint = "One call of each kind, on a logarithmic axis." + (
-        f" {few} kinds with less time in all are in the table only." if few else ""
+        f" {num_hidden} kinds with less time in all are in the table only." if num_hidden else ""
     )
     rows = [_axis_row(call) for call in calls]
-    drawn = axis(rows, lambda ps: format_time(round(ps)), log=True)
+    time_axis = axis(rows, lambda ps: format_time(round(ps)), log=True)
     parts = (element("p", hint, class_="hint"), element("p", *legend, class_="legend"))
-    return [element("h2", head), *parts, drawn]
+    return [element("h2", head), *parts, time_axis]
 
 
 def _axis_row(call: CallResult) -> AxisRow:
@@ -192,7 +192,7 @@ def _table(rows: list[list[str]], left: tuple[int, ...] = ()) -> list[str]:
 
 
 def _communicators(replay: Replay, everything: bool) -> list[str]:
-    shown = replay.communicators if everything else replay.communicators[:SHOWN]
+    listed = replay.communicators if everything else replay.communicators[:SHOWN]
     rows = [
         [
             "number",
@@ -205,12 +205,12 @@ def _communicators(replay: Replay, everything: bool) -> list[str]:
             "rings and trees",
         ]
     ]
-    for comm in shown:
+    for comm in listed:
         rows.append([
             str(comm.number), str(comm.ranks), str(comm.machines), str(comm.channels), str(comm.calls),
             format_time(comm.time_ps), format_time(comm.other_ps) if replay.other else "", comm.graphs,
         ])  # fmt: skip
-    more = len(replay.communicators) - len(shown)
+    more = len(replay.communicators) - len(listed)
     return _table([rows[0], *_merge_symmetric(rows[1:])], (7,)) + (
         [f"  ... {more} more; --all shows them"] if more else []
     )
@@ -219,8 +219,8 @@ def _communicators(replay: Replay, everything: bool) -> list[str]:
 def _calls(replay: Replay, everything: bool) -> list[str]:
     calls = replay.calls
     if not everything and len(calls) > SHOWN:
-        most = sorted(calls, key=lambda c: -c.time_ps * c.count)[:SHOWN]
-        calls = [call for call in calls if any(call is one for one in most)]
+        longest = sorted(calls, key=lambda c: -c.time_ps * c.count)[:SHOWN]
+        calls = [call for call in calls if any(call is one for one in longest)]
     title = [
         "comm", "operation", "size", "count", "plan", "time", "algbw", "busbw", "measured", "error",
         replay.other or "", "ratio", "plan there", "",
@@ -228,8 +228,8 @@ def _calls(replay: Replay, everything: bool) -> list[str]:
     if len(replay.communicators) == 1:
         title[0] = ""
     rows = [title, *_merge_symmetric([_row(replay, call) for call in calls])]
-    left = (1, 4, 12, 13)
-    lines = _table(rows, left)
+    text_columns = (1, 4, 12, 13)
+    lines = _table(rows, text_columns)
     if len(calls) < len(replay.calls):
         lines.append(
             f"  ... {len(replay.calls) - len(calls)} more with less time; --all shows them"
@@ -243,8 +243,8 @@ def _merge_symmetric(rows: list[list[str]]) -> list[list[str]]:
     for row in rows:
         same.setdefault(tuple(row[1:]), []).append(row[0])
     return [
-        [format_ranges([int(comm) for comm in comms]) if comms[0] else "", *rest]
-        for rest, comms in same.items()
+        [format_ranges([int(comm) for comm in comms]) if comms[0] else "", *fields]
+        for fields, comms in same.items()
     ]
 
 
@@ -283,8 +283,8 @@ def _totals(replay: Replay) -> list[str]:
         lines.append(f"  ended by {ended.why}: {ended.part_done:.1%} of the work done")
         lines.append(f"  at least {format_time(ended.least_ps)}")
     if replay.bounds_ps is not None:
-        least, most = (format_time(at) for at in replay.bounds_ps)
-        lines.append(f"  from {least} (no mutual disturbance) to {most} (no concurrency)")
+        low, high = (format_time(at) for at in replay.bounds_ps)
+        lines.append(f"  from {low} (no mutual disturbance) to {high} (no concurrency)")
     if replay.compute_ps is not None:
         lines.append(f"  computing {format_time(replay.compute_ps)} (mean of all ranks)")
     if replay.recorded_ps is not None:
@@ -303,6 +303,6 @@ def _totals(replay: Replay) -> list[str]:
     if any(not c.from_log and c.algorithm != "P2P" for c in replay.calls):
         lines.append("  * chosen by NCCL's tuner; not in the recording")
     if replay.wires:
-        shown = ", ".join(f"{name} {part:.1%}" for name, part in replay.wires)
-        lines.append(f"  busiest wires: {shown}")
+        listing = ", ".join(f"{name} {part:.1%}" for name, part in replay.wires)
+        lines.append(f"  busiest wires: {listing}")
     return lines

@@ -135,8 +135,8 @@ class CallResult(JsonObject):
         """True if no GPU's memory could read or write the data in the measured time."""
         if not self.measured_us or self.ranks < 2:
             return False
-        least = self.bytes * (self.ranks - 1) / self.ranks
-        return least / self.measured_us > fastest_memory().bytes_per_s / 1e6
+        min_bytes = self.bytes * (self.ranks - 1) / self.ranks
+        return min_bytes / self.measured_us > fastest_memory().bytes_per_s / 1e6
 
     @property
     def algbw_GBps(self) -> Annotated[float, Written(4)]:
@@ -261,16 +261,16 @@ class Replay(Shown, JsonObject):
 
     def summary(self) -> Summary:
         """Return job, system and time."""
-        said = [f"{self.total_calls:,} calls", format_time(self.total_ps)]
-        rows = {"format": self.kind, "release": self.nccl_version, "time": said[1]}
+        words = [f"{self.total_calls:,} calls", format_time(self.total_ps)]
+        rows = {"format": self.kind, "release": self.nccl_version, "time": words[1]}
         if self.recorded_ps is not None:
             rows["recorded"] = format_time(self.recorded_ps)
-            said.append(f"{rows['recorded']} recorded")
+            words.append(f"{rows['recorded']} recorded")
         if self.other_total_ps is not None:
             rows[f"on {self.other}"] = format_time(self.other_total_ps)
         rows |= {f"busiest wire {name}": f"{part:.1%} of the time" for name, part in self.wires[:3]}
         title = f"{self.source} on {self.ranks} ranks of {self.fabric}"
-        return Summary(title, tuple(said), " ".join([*self.doubts, *self.notes]), rows)
+        return Summary(title, tuple(words), " ".join([*self.doubts, *self.notes]), rows)
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
         """Return its distinct calls and its communicators, as in JSON.
@@ -322,8 +322,8 @@ def calls_verdict(calls: Sequence[CallResult], job_ps: int | None = None) -> Ver
         between kernels. None: calls are in sequence.
     """
     total = sum(call.time_ps * call.count for call in calls)
-    told = [call for call in calls if call.verdict is not None and call.verdict.causes]
-    if not told:
+    judged_calls = [call for call in calls if call.verdict is not None and call.verdict.causes]
+    if not judged_calls:
         return Verdict(total, (), basis="no call was analysed")
     parts: Counter[PartKey] = Counter()
     also: dict[Key, dict[str, str]] = defaultdict(dict)

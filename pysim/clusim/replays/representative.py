@@ -96,8 +96,8 @@ class Representative:
             self.setup, nodes=machines if machines > 1 else None, gpus=parts[0], beside=parts[1:]
         )
         moved = CollectivePayload.from_recording(event)
-        asked = Request(setup, moved.operation, moved.bytes, dtype=moved.dtype, redop=moved.redop)
-        return self.times.kernel(asked)
+        request = Request(setup, moved.operation, moved.bytes, dtype=moved.dtype, redop=moved.redop)
+        return self.times.kernel(request)
 
     def compute_ps(self, event: Event) -> int:
         """Return the time of a kernel in isolation [ps]."""
@@ -184,8 +184,8 @@ class RepresentedSystem:
 
     def groups(self, ranks: Sequence[int]) -> RankGroups:
         """Return the topology ranks of a group and all its peer groups."""
-        whole = whole_groups(ranks, self.num_ranks) if self.is_whole else None
-        groups = whole or groups_on(self.nodes, ranks, self.size)
+        all_groups = whole_groups(ranks, self.num_ranks) if self.is_whole else None
+        groups = all_groups or groups_on(self.nodes, ranks, self.size)
         return tuple(tuple(self._place[rank] for rank in group) for group in groups)
 
 
@@ -214,13 +214,13 @@ class RepresentedJob:
         keys = _call_keys(job)
         needs = self._needs(durations, {at: self._bundles[key] for at, key in keys.items()})
         graph = job_of(job)
-        held = {self._bundles[key]: kernel.channels for key, kernel in self.kernels.items()}
-        separate = Player(graph, needs, SeparateCalls(held))
+        channels_of = {self._bundles[key]: kernel.channels for key, kernel in self.kernels.items()}
+        separate = Player(graph, needs, SeparateCalls(channels_of))
         time_ps, overlaps = separate.play(), Counter[str]()
         if joint and separate.overlaps and self.share is None:
             try:
-                together = Player(graph, needs, self._joint())
-                time_ps, overlaps = together.play(), together.overlaps
+                player = Player(graph, needs, self._joint())
+                time_ps, overlaps = player.play(), player.overlaps
             except TimeLimitReached:
                 self.share = 1.0
         least_ps = Player(graph, needs, SeparateCalls({})).play()

@@ -72,16 +72,16 @@ def _remedies(job: RepresentedJob, verdict: Verdict) -> list[RepresentedRemedy]:
 
 
 def _prove(job: RepresentedJob, verdict: Verdict, confirm: bool | None) -> Verdict:
-    remedies, most = _remedies(job, verdict), None
+    remedies, budget = _remedies(job, verdict), None
     if confirm is False:
-        most = 0
+        budget = 0
     elif confirm is None and not job.system.is_whole:
         remedies.sort(key=lambda one: COMPUTE not in one.keys)
-        most = 1
+        budget = 1
 
     def trial(remedy: RepresentedRemedy) -> RemedyTrial:
         changed = job.faster(remedy.words)
         after_ps = changed.play().time_ps
         return RemedyTrial(verdict.time_ps - after_ps, lambda: _verdict(changed, after_ps))
 
-    return proven(verdict, remedies, trial, ProofRule(most, every=bool(confirm)))
+    return proven(verdict, remedies, trial, ProofRule(budget, every=bool(confirm)))

@@ -43,9 +43,9 @@ def harness_of(log: Log, comm: int) -> Harness:
     run = log.run_of(log.communicators[comm])
     if run is None:
         return Harness(kind="own", iterations=0)
-    said = {
-        name: max(least, min(run.config.get(name, least), _MOST_SAID))
-        for name, least in (
+    stated = {
+        name: max(minimum, min(run.config.get(name, minimum), _MOST_SAID))
+        for name, minimum in (
             ("nGpus", 1),
             ("nThread", 1),
             ("agg iters", 1),
@@ -53,10 +53,10 @@ def harness_of(log: Log, comm: int) -> Harness:
             ("iters", 0),
         )
     }
-    gpus, threads = min(said["nGpus"], 64), min(said["nThread"], 64)
-    launch = Launch(gpus, said["graph"] > 0, said["agg iters"], threads=threads)
-    iterations = iterations_of("nccl-tests", said["iters"])
-    return Harness("nccl-tests", launch, iterations, graphs=max(1, said["graph"]))
+    gpus, threads = min(stated["nGpus"], 64), min(stated["nThread"], 64)
+    launch = Launch(gpus, stated["graph"] > 0, stated["agg iters"], threads=threads)
+    iterations = iterations_of("nccl-tests", stated["iters"])
+    return Harness("nccl-tests", launch, iterations, graphs=max(1, stated["graph"]))
 
 
 def flags_of(harness: Harness) -> str:
@@ -120,9 +120,9 @@ def choice_of(nccl: Communicators, members: Members, call: LoggedCall) -> Choice
     """Return the plan of a call: the log's if it can run."""
     if call.messages:
         return Choice(None)
-    wanted = wanted_of(call)
-    result = nccl.choice(members, moved_of(call), wanted)
-    if call.algorithm and wanted is None and not result.note:
+    recorded = wanted_of(call)
+    result = nccl.choice(members, moved_of(call), recorded)
+    if call.algorithm and recorded is None and not result.note:
         return replace(result, note=f"{call.algorithm} {call.protocol} cannot run here")
     return result
 
@@ -201,24 +201,24 @@ class Timer:
             # nccl-tests synchronises only after all iterations: early ranks start the next one before the last ends.
             more = self._run(members, call, ITERATIONS)
             sample = Sample.overlapping(result.tasks.end_ps.tolist(), more.time_ps)
-        way = way_of(comm, choice.plan) if call.operation != "puts" else PUT
-        kernel = PerfKernel(sample.time_ps, *way, lags_ps=sample.lags_ps)
+        plan_text = way_of(comm, choice.plan) if call.operation != "puts" else PUT
+        kernel = PerfKernel(sample.time_ps, *plan_text, lags_ps=sample.lags_ps)
         busy = result.wires.counters["busy_ps"].tolist()
         time_ps = harness.time_ps(host_of(comm), call.operation, kernel)
         if (speed := speed_of(self.words)) is not None and speed.what == HOST:
             between_ps = max(0, time_ps - result.time_ps)
             time_ps -= between_ps - int(between_ps / speed.factor)
-        judged = judged_run(result) if self.options.histories else None
+        diagnosis = judged_run(result) if self.options.histories else None
         return Timed(
             result.time_ps,
             time_ps,
-            *way,
+            *plan_text,
             choice.note,
-            choice.as_wanted or way is PUT,
+            choice.as_wanted or plan_text is PUT,
             result.provenance.granularity_note,
             tuple((n, b) for n, b in zip(result.wires.names, busy, strict=True) if b),
-            None if judged is None else judged.verdict,
-            () if judged is None else judged.remedies,
+            None if diagnosis is None else diagnosis.verdict,
+            () if diagnosis is None else diagnosis.remedies,
             result.grants,
         )
 
@@ -233,8 +233,10 @@ class Timer:
             raise InputError(
                 f"{call.operation} of {call.bytes} B on {fabric.name}: {error}"
             ) from None
-        asked = ScheduleRequest(self.setup, builder.build(), granularity=self.times.granularity)
-        return self.run(asked, self.options, f"{call.operation} of {call.bytes} B")
+        schedule_request = ScheduleRequest(
+            self.setup, builder.build(), granularity=self.times.granularity
+        )
+        return self.run(schedule_request, self.options, f"{call.operation} of {call.bytes} B")
 
     def run(self, asked: ScheduleRequest, options: RunOptions, where: str) -> Result:
         """Simulate a schedule with the change; `where` names it if the time limit is reached."""
@@ -248,5 +250,5 @@ class Timer:
 def _signature(members: Members) -> tuple[Any, ...]:
     """Return a key that is equal for communicators with the same times."""
     comm = members.comm
-    ways: Sequence[Any] = tuple((c.ring, c.parent, c.ring_adapters) for c in comm.channels)
-    return comm.ranks, members.position, ways, comm.nvls_channels, comm.p2p_channels
+    routes: Sequence[Any] = tuple((c.ring, c.parent, c.ring_adapters) for c in comm.channels)
+    return comm.ranks, members.position, routes, comm.nvls_channels, comm.p2p_channels

@@ -97,8 +97,8 @@ class Linear:
 
     def words(self, _values: Sequence[float]) -> str:
         """Return a description of the law."""
-        way = f", {self.far_ps / 1e6:.3g}us between far nodes" if self.far_ps else ""
-        return f"linear in {self.axis}{way}"
+        far_text = f", {self.far_ps / 1e6:.3g}us between far nodes" if self.far_ps else ""
+        return f"linear in {self.axis}{far_text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +123,21 @@ class Levels:
 
     def of(self, values: Sequence[float]) -> float:
         """Return the quantity from its values in the runs."""
-        start, whole = values[1], values[-1]
+        start, total = values[1], values[-1]
         more = self.levels.to - self.levels.at[1]
-        further = more * self._each_value(values) + self.far_ps[2] - self.far_ps[1]
-        return start + further + (whole - start) * self.share
+        added = more * self._each_value(values) + self.far_ps[2] - self.far_ps[1]
+        return start + added + (total - start) * self.share
 
     def words(self, values: Sequence[float]) -> str:
         """Return the time of a level, and of the way between far nodes."""
         far_us = (self.far_ps[2] - self.far_ps[1]) / 1e6
-        way = f", {far_us:.3g}us between far nodes" if far_us else ""
-        return f"each further level {self._each_value(values) / 1e6:.3g}us{way}"
+        far_text = f", {far_us:.3g}us between far nodes" if far_us else ""
+        return f"each further level {self._each_value(values) / 1e6:.3g}us{far_text}"
 
     def _each_value(self, values: Sequence[float]) -> float:
         low, high = self.levels.at
-        near = [values[run] - self.far_ps[run] for run in (0, 1)]
-        return max(0.0, (near[1] - near[0]) / (high - low))
+        close = [values[run] - self.far_ps[run] for run in (0, 1)]
+        return max(0.0, (close[1] - close[0]) / (high - low))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,15 +216,15 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
     if isinstance(setup.topology, Fabric) or setup.nodes is None or setup.ranks is not None:
         return None
     growth = _growth(request, cut)
-    most = MOST_MESSAGING if growth == "exchange" else MOST_RANKS
+    max_ranks = MOST_MESSAGING if growth == "exchange" else MOST_RANKS
     count = ranks_of(setup, cut)
-    if not growth or count <= most or setup.broken.faults:
+    if not growth or count <= max_ranks or setup.broken.faults:
         return None
     many = setup.nodes if isinstance(cut, Shape) else setup.num_nodes
-    most = min(most, MOST_TOGETHER // len(setup.together))
+    max_ranks = min(max_ranks, MOST_TOGETHER // len(setup.together))
     if setup.beside and isinstance(cut, NcclPlan) and _is_steady(cut):
-        most //= 2
-    nodes = _anchor_nodes(count // many, most, deep=growth in ("levels", "node steps"))
+        max_ranks //= 2
+    nodes = _anchor_nodes(count // many, max_ranks, deep=growth in ("levels", "node steps"))
     if many <= nodes[1] or (request.root or 0) * many >= count * nodes[0]:
         return None
     origin = f"{nodes[0]} and {nodes[1]} nodes"
@@ -236,7 +236,7 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
     first = min(request.size_bytes, _first_bytes(request, cut))
     places = dict.fromkeys(((nodes[0], first), (nodes[1], first), (nodes[1], request.size_bytes)))
     runs = tuple(_of_levels(request, cut, *place) for place in places)
-    few, more, all_levels = (_levels(request, cut, number) for number in (*nodes, many))
+    first_levels, more, all_levels = (_levels(request, cut, number) for number in (*nodes, many))
     pat = isinstance(cut, NcclPlan) and cut.selection.algorithm is Algorithm.PAT
     share = (1 - 1 / many) / (1 - 1 / nodes[1]) if pat else 1.0
     far_ps = (0.0, 0.0, 0.0)
@@ -244,7 +244,9 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
         setups = (runs[0][0].setup, runs[1][0].setup, request.setup)
         few_ps, more_ps, all_ps = (tree_detour_ps(part.fabric, part.num_nodes) for part in setups)
         far_ps = (few_ps, more_ps, all_ps)
-    return Extrapolation(runs, Levels(Linear((few, more), all_levels), share, far_ps), origin)
+    return Extrapolation(
+        runs, Levels(Linear((first_levels, more), all_levels), share, far_ps), origin
+    )
 
 
 def _far_steps_ps(near: Request, request: Request, cut: Cut) -> float:
@@ -265,10 +267,10 @@ def _far_steps_ps(near: Request, request: Request, cut: Cut) -> float:
         return 0.0
     steps = {"twice": 2, "others": 1, "all": 0}[operation.bus]
     setups = near.setup, request.setup
-    few, many = (
+    fewer, more = (
         ring_trip_ps(part.fabric, (part.nodes or 1) if named else part.num_nodes) for part in setups
     )
-    return max(0, many - few) / 2 * steps * (ranks_of(request.setup, cut) - 1)
+    return max(0, more - fewer) / 2 * steps * (ranks_of(request.setup, cut) - 1)
 
 
 def _growth(request: Request, cut: Cut) -> str:
@@ -299,8 +301,8 @@ def _anchor_nodes(per_node: int, most_ranks: int, *, deep: bool) -> tuple[int, i
     Trees need some depth. Rings of several ranks over the same NIC wait for each other in their first steps only.
     """
     per_node = max(1, per_node)
-    least = 8 if deep and per_node <= most_ranks else 4
-    large = max(least, 1 << max(1, most_ranks // per_node).bit_length() - 1)
+    fewest = 8 if deep and per_node <= most_ranks else 4
+    large = max(fewest, 1 << max(1, most_ranks // per_node).bit_length() - 1)
     return large // 2, large
 
 
@@ -331,10 +333,10 @@ def _same_channels(
     result = comm.plan_of(
         replace(plan.selection, num_bytes=size_bytes), element_bytes=element_bytes
     )
-    total, whole = (sum(part.num_bytes for part in some.parts) for some in (result, plan))
-    if not whole:
+    total, plan_bytes = (sum(part.num_bytes for part in some.parts) for some in (result, plan))
+    if not plan_bytes:
         return result
-    starts = [part.offset * total // whole // 16 * 16 for part in plan.parts]
+    starts = [part.offset * total // plan_bytes // 16 * 16 for part in plan.parts]
     ends = [*starts[1:], total]
     parts = tuple(
         replace(part, offset=start, num_bytes=end - start)
@@ -417,19 +419,19 @@ def over_bytes(request: Request, cut: Cut, bursts: int) -> Extrapolation | None:
     """
     setup, size = request.setup, request.size_bytes
     quick = request.granularity == QUICK
-    most = QUICK_HOPS if quick else STREAM_HOPS
-    small = max(1, size * most // (2 * bursts + 1))
+    max_hops = QUICK_HOPS if quick else STREAM_HOPS
+    small = max(1, size * max_hops // (2 * bursts + 1))
     filling = max(1, _filling_bytes(request, cut))
     if quick:  # powers of two, so that many sizes share the same two runs
         small = max(1 << small.bit_length() - 1, 1 << (filling - 1).bit_length())
     else:  # complete loops
         small = -(-small // filling) * filling
-    if bursts <= most or 4 * small > size:
+    if bursts <= max_hops or 4 * small > size:
         return None
     sizes = small, 2 * small
     if cut is None:
-        each = 1 if request.operation == "sendrecv" else setup.num_ranks
-        message = programs.message_class(setup.comm, setup.known, size // each)
+        pieces = 1 if request.operation == "sendrecv" else setup.num_ranks
+        message = programs.message_class(setup.comm, setup.known, size // pieces)
         request = replace(request, setup=setup.cut_for(message))
     runs = tuple(
         (

@@ -111,8 +111,8 @@ def simulate(
         verify=verify,
         engine=engine,
     )
-    with shown_in_notebook(progress) as told:
-        how = (bins, trace_out, trace_primitives, told, command, trace_limit_bytes)
+    with shown_in_notebook(progress) as shown_progress:
+        how = (bins, trace_out, trace_primitives, shown_progress, command, trace_limit_bytes)
         return result_of(
             request, RunOptions(*how, threads=threads, confirm=confirm, watch=watch or Watch())
         )
@@ -129,8 +129,8 @@ def result_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) ->
     if isinstance(request, TrafficRequest):
         return run_job(job_of(request, options), options)
     planned = request if isinstance(request, Plan) else plan(request)
-    whole = cache(partial(job_of, planned, options))
-    return extrapolated_result(planned, options, whole) or run_job(whole(), options)
+    full_job = cache(partial(job_of, planned, options))
+    return extrapolated_result(planned, options, full_job) or run_job(full_job(), options)
 
 
 def whole_of(request: AnyRequest | Plan, options: RunOptions, where: str) -> Result:
@@ -167,8 +167,8 @@ def simulate_traffic(
     Parameters are as for `simulate`; at the wall-clock limit of `watch` the result is partial.
     """
     request = TrafficRequest(Setup(fabric), traffic, granularity, engine)
-    with shown_in_notebook(progress) as told:
-        how = (bins, trace_out, False, told, command, trace_limit_bytes)
+    with shown_in_notebook(progress) as shown_progress:
+        how = (bins, trace_out, False, shown_progress, command, trace_limit_bytes)
         return result_of(
             request, RunOptions(*how, threads=threads, confirm=confirm, watch=watch or Watch())
         )
@@ -351,18 +351,18 @@ def collective(
     DeadlockError
         No event is left and ranks wait.
     """
-    given: dict[str, Any] = dict(options)
-    for name in given.keys() - CollectiveOptions.__optional_keys__:
+    values: dict[str, Any] = dict(options)
+    for name in values.keys() - CollectiveOptions.__optional_keys__:
         raise TypeError(f"collective() got an unexpected keyword argument {name!r}")
-    given |= {"env": parse_env_of(given.get("env", {})), "algorithm": algorithm}
+    values |= {"env": parse_env_of(values.get("env", {})), "algorithm": algorithm}
     for name in ("ranks", "faults"):
-        if given.get(name) is not None:
-            given[name] = tuple(given[name])
-    given |= _paths(given)
-    given["policy"] = as_policy(given.pop("policy", ""))
-    how = RunOptions(**taken(given, RunOptions, known=CollectiveOptions.__optional_keys__))
+        if values.get(name) is not None:
+            values[name] = tuple(values[name])
+    values |= _paths(values)
+    values["policy"] = as_policy(values.pop("policy", ""))
+    how = RunOptions(**taken(values, RunOptions, known=CollectiveOptions.__optional_keys__))
     with guard_inputs(), shown_in_notebook(how.progress) as progress:
-        request = requested(fabric, operation=operation, size_bytes=as_bytes(size), **given)
+        request = requested(fabric, operation=operation, size_bytes=as_bytes(size), **values)
         return result_of(request, replace(how, progress=progress))
 
 
@@ -401,30 +401,30 @@ def traffic(
     DeadlockError
         Messages cannot be delivered.
     """
-    given: dict[str, Any] = dict(options)
-    nodes, packet = given.pop("nodes", None), as_bytes(given.pop("packet", 4096))
-    spread = _spread_options(given)
-    setup = Setup(fabric, nodes, policy=as_policy(given.pop("policy", "")))
+    values: dict[str, Any] = dict(options)
+    nodes, packet = values.pop("nodes", None), as_bytes(values.pop("packet", 4096))
+    spread = _spread_options(values)
+    setup = Setup(fabric, nodes, policy=as_policy(values.pop("policy", "")))
     timed = pattern.strip().lower() in TIMED_PATTERNS
-    load, flows = given.pop("load", None), given.pop("flows", None)
+    load, flows = values.pop("load", None), values.pop("flows", None)
     if flows is not None:
-        others = {"pattern": pattern != "permutation", "message": message, "load": load}
-        others |= {name: given.pop(name, None) for name in ("span", "duration")}
-        wrong = [name for name, value in others.items() if value]
+        pattern_options = {"pattern": pattern != "permutation", "message": message, "load": load}
+        pattern_options |= {name: values.pop(name, None) for name in ("span", "duration")}
+        wrong = [name for name, value in pattern_options.items() if value]
         if wrong:
             raise InputError(f"flows: replace {wrong[0]}; omit one of both")
-        return _flow_traffic(setup.fabric, flows, (packet, spread), given)
-    drawn = Traffic(
+        return _flow_traffic(setup.fabric, flows, (packet, spread), values)
+    result = Traffic(
         pattern=pattern,
         message_bytes=(packet if timed else 16 << 20) if message is None else as_bytes(message),
         packet_bytes=packet,
         load=0.6 if load is None and timed else load,
-        duration_ps=as_ps(given.pop("duration", 10**9)),
-        span=given.pop("span", None),
+        duration_ps=as_ps(values.pop("duration", 10**9)),
+        span=values.pop("span", None),
         **spread,
     )
     with guard_inputs():
-        return simulate_traffic(setup.fabric, drawn, **given)
+        return simulate_traffic(setup.fabric, result, **values)
 
 
 def _spread_options(given: dict[str, Any]) -> dict[str, Any]:
@@ -451,6 +451,6 @@ def _flow_traffic(
     """Run given flows, or a table of them, in packets of a size with a spread."""
     if isinstance(flows, (str, Path)):
         flows = read_flows(flows, fabric)
-    drawn = Traffic.of_flows(flows, packets[0], **packets[1])
+    result = Traffic.of_flows(flows, packets[0], **packets[1])
     with guard_inputs():
-        return simulate_traffic(fabric, drawn, **given)
+        return simulate_traffic(fabric, result, **given)

@@ -70,9 +70,9 @@ def derivatives(run: Critical, simulate: Simulate | None) -> Sensitivity:
         try:
             rows.append(_Checked(figure, time_ps, simulate).row())
         except TimeLimitReached as error:
-            left = figures[len(rows) :]
-            unfinished = f"re-simulation of {len(left)} of {len(figures)} derivatives; {error}"
-            rows += [_row(each, each.time_ps, time_ps) for each in left]
+            later = figures[len(rows) :]
+            unfinished = f"re-simulation of {len(later)} of {len(figures)} derivatives; {error}"
+            rows += [_row(each, each.time_ps, time_ps) for each in later]
             break
     rows.sort(key=lambda row: (-abs(row.elasticity), row.figure))
     return Sensitivity(time_ps, rows, unfinished=unfinished)

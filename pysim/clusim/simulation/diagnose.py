@@ -77,8 +77,8 @@ def proof_runs(result: Result) -> int:
 
 def affordable_runs(grants: int, runs: int = PROOF_RUNS) -> int:
     """Return the number of simulations by default of `grants` packets and bursts each; `runs` if these are many."""
-    least, most = PROOF_GRANTS
-    return min(most, max(least, runs * grants)) // max(1, grants)
+    low, high = PROOF_GRANTS
+    return min(high, max(low, runs * grants)) // max(1, grants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +257,8 @@ class Evidence:
     def prove(self, result: Result) -> Verdict:
         """Simulate the remedies of the run with this result; return the verdict that this proves."""
         if self._found is None:
-            judged = self.path(result)
-            self._found = self._proven(result, judged)
+            diagnosis = self.path(result)
+            self._found = self._proven(result, diagnosis)
             if result.grants > CHECKED_GRANTS:
                 # Large, and not needed again.
                 self._inputs, self._records = _gone, _KNOWN
@@ -278,17 +278,17 @@ class Evidence:
         if self._judged is None:
             try:
                 if isinstance(self._records, HeldRecords):
-                    found = judged(_critical(result, self._inputs(), self._records))
+                    diagnosis = judged(_critical(result, self._inputs(), self._records))
                 elif self._is_known or not result.complete:
-                    found = Judged(without_path(result, self._records))
+                    diagnosis = Judged(without_path(result, self._records))
                 else:
                     traced = Traced.of(Path(result.provenance.fabric), result, self._inputs())
-                    found = judged_by_servers(traced, self._records)
+                    diagnosis = judged_by_servers(traced, self._records)
             except TraceError as error:
-                found = Judged(without_path(result, str(error).partition(": ")[2]))
+                diagnosis = Judged(without_path(result, str(error).partition(": ")[2]))
             uneven = tuple(uneven_paths(result))
-            verdict = replace(found.verdict, expected=self._expected(), uneven=uneven)
-            self._judged = Judged(verdict, found.remedies)
+            verdict = replace(diagnosis.verdict, expected=self._expected(), uneven=uneven)
+            self._judged = Judged(verdict, diagnosis.remedies)
         return self._judged
 
     def _proven(self, result: Result, judged: Judged) -> Verdict:
@@ -297,13 +297,13 @@ class Evidence:
         how = self._how
         if self._is_known or not result.complete:  # the complete time is unknown
             return judged.verdict
-        most = proof_runs(result) if how.confirm is None else None if how.confirm else 0
+        budget = proof_runs(result) if how.confirm is None else None if how.confirm else 0
         inputs = self._inputs()
 
         def trial(remedy: Remedy) -> RemedyTrial:
             return _trial(result, inputs, self._image_with(inputs, remedy), how)
 
-        rule = ProofRule(most, every=bool(how.confirm))
+        rule = ProofRule(budget, every=bool(how.confirm))
         return proven(judged.verdict, judged.remedies, trial, rule)
 
     def _image_with(self, inputs: Inputs, remedy: Remedy) -> Image:
@@ -346,26 +346,26 @@ class Evidence:
 
         try:
             run = _critical(result, inputs, self._records)
-            found = derivatives(run, changed if checked else None)
+            rows = derivatives(run, changed if checked else None)
         except TraceError as error:
-            found = Sensitivity(result.time_ps, note=str(error).partition(": ")[2])
+            rows = Sensitivity(result.time_ps, note=str(error).partition(": ")[2])
         if self.variants is not None:
-            found = replace(found, measured=measured_interval(self.variants.planned, result, None))
-        if not checked or self.variants is None or found.unfinished:
-            return found
+            rows = replace(rows, measured=measured_interval(self.variants.planned, result, None))
+        if not checked or self.variants is None or rows.unfinished:
+            return rows
         try:
             limits = interval_of(self.variants, inputs.image, result.time_ps, simulate)
         except TimeLimitReached as error:
-            return replace(found, unfinished=f"interval; {error}")
+            return replace(rows, unfinished=f"interval; {error}")
         measured = measured_interval(self.variants.planned, result, limits)
-        return replace(found, interval=limits, measured=measured)
+        return replace(rows, interval=limits, measured=measured)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the verdict, if computed, without inputs and slices."""
-        found = self._found
-        if found is None and self._judged is not None:
-            found = self._judged.verdict
-        return Evidence.known, (found,)
+        diagnosis = self._found
+        if diagnosis is None and self._judged is not None:
+            diagnosis = self._judged.verdict
+        return Evidence.known, (diagnosis,)
 
     @classmethod
     def known(cls, verdict: Verdict | None) -> Evidence:

@@ -115,8 +115,12 @@ class ErrorClass(JsonObject):
     @property
     def origin(self) -> str:
         """Systems and rows."""
-        others = self.systems - bool(self.system)
-        comparable = f"{others} comparable system{'s' * (others != 1)}" if others else ""
+        other_systems = self.systems - bool(self.system)
+        comparable = (
+            f"{other_systems} comparable system{'s' * (other_systems != 1)}"
+            if other_systems
+            else ""
+        )
         where = " and ".join(word for word in (self.system, comparable) if word)
         kind = "" if self.kind == COLLECTIVE else f", {self.kind}"
         rows = f"{self.n} rows of {self.sources} source{'s' * (self.sources != 1)}"
@@ -160,8 +164,8 @@ class MeasuredError(JsonObject):
     def text(self) -> str:
         """Return the errors as one line."""
         rows = f"{self.n} measurement{'s' * (self.n != 1)}"
-        most = _pct(self.most_abs_pct)
-        return f"this file: median {_pct(self.median_abs_pct)} %, at most {most} % ({rows})"
+        largest = _pct(self.most_abs_pct)
+        return f"this file: median {_pct(self.median_abs_pct)} %, at most {largest} % ({rows})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +177,8 @@ class Expected:
 
     def text(self) -> str:
         """Return the expected error as one line."""
-        known = f"not known ({self.why})" if self.nearest is None else self.nearest.text()
-        return f"expected error: {known}"
+        nearest_text = f"not known ({self.why})" if self.nearest is None else self.nearest.text()
+        return f"expected error: {nearest_text}"
 
     @property
     def error(self) -> ErrorClass | UnknownError:
@@ -222,11 +226,11 @@ def expected_error(
     if algorithm and not messages and find_algorithm(algorithm) is None:
         return Expected(None, f"{algorithm} is not an algorithm of NCCL: no measurements")
     kind = MESSAGES if messages else COLLECTIVE
-    asked = Asked(where.system, where.about, where.machines, kind, size_bytes)
-    found = residuals_of(asked, known_campaigns(DATA, Campaign), without)
-    if found is None:
+    query = Asked(where.system, where.about, where.machines, kind, size_bytes)
+    residuals = residuals_of(query, known_campaigns(DATA, Campaign), without)
+    if residuals is None:
         return Expected(None, NOT_COMPARABLE)
-    return Expected(ErrorClass.of(asked, found))
+    return Expected(ErrorClass.of(query, residuals))
 
 
 def expected_on(setup: Setup, size_bytes: int, algorithm: str) -> Expected:

@@ -117,9 +117,9 @@ def _lags(found: Extrapolation, lags_ps: Sequence[Sequence[int]]) -> tuple[int, 
 def kernel_time(request: Request, plan: Cut, options: RunOptions = BRIEF) -> Sample:
     """Return the time of a NCCL plan as nccl-tests measures it."""
     if request.granularity == "auto":
-        found = extrapolated_time(request, plan, partial(phase, request, plan), options)
-        if found is not None:
-            result, _ = found
+        time = extrapolated_time(request, plan, partial(phase, request, plan), options)
+        if time is not None:
+            result, _ = time
             return replace(result, notes=tuple(map(limited, result.notes)))
         return timed(request, plan, options)
     fewer = over_nodes(request, plan)
@@ -150,8 +150,8 @@ def extrapolated_time(
     how = replace(BRIEF, watch=options.watch, progress=options.progress, threads=options.threads)
     nodes = over_nodes(request, plan)
     if nodes is not None:
-        found = in_one_size(request, nodes)
-        return None if found is None else (_all_timed(found[0], how, streams=True), found[1])
+        result = in_one_size(request, nodes)
+        return None if result is None else (_all_timed(result[0], how, streams=True), result[1])
     grain = whole().grain
     if grain.packet_hops <= LONG_HOPS and grain.grant_hops <= MANY_HOPS:
         return None

@@ -47,8 +47,8 @@ class FaultCost(JsonObject):
         if self.held_ps is None:
             rows.append(("", f"the sound system's plan cannot run: {self.why}"))
         elif self.held_ps != self.sound_ps + self.added_ps:
-            held = f"{format_time(self.held_ps)} ({self._pct(self.held_ps - self.sound_ps)})"
-            rows.append(("", f"with the sound system's plan {held}"))
+            held_text = f"{format_time(self.held_ps)} ({self._pct(self.held_ps - self.sound_ps)})"
+            rows.append(("", f"with the sound system's plan {held_text}"))
         return rows
 
     def _pct(self, added_ps: int) -> str:
@@ -86,8 +86,8 @@ def fault_cost(planned: Plan, result: Result, how: Repeats | None = None) -> Fau
     sound = plan(replace(request, setup=replace(request.setup, faults=())))
     held_ps, why = None, ""
     try:
-        held = replace(request.of(sound.schedule), setup=request.setup)
-        held_ps = whole_of(held, options, where).time_ps
+        held_request = replace(request.of(sound.schedule), setup=request.setup)
+        held_ps = whole_of(held_request, options, where).time_ps
     except TimeLimitReached:
         raise
     except ClusimError as error:

@@ -84,18 +84,18 @@ class Variants:
         ClusimError
             The system is invalid with these figures, or cannot be built again.
         """
-        asked = self.planned.options
+        options = self.planned.options
         with scale_figures(factors):
-            setup = asked.setup.on(self._fabric())
+            setup = options.setup.on(self._fabric())
             schedule = self.planned.schedule
-            if isinstance(asked, Request):
-                choice, request = self.planned.choice, replace(asked, setup=setup)
+            if isinstance(options, Request):
+                choice, request = self.planned.choice, replace(options, setup=setup)
                 if choice is not None:
                     # The plan is kept, so that no graph is searched.
                     vars(setup)["comm"] = choice.comm
                     choice = replace(choice, request=replace(choice.request, setup=setup))
                 schedule = written(request, choice).schedule
-            image = lower_on(setup, schedule, asked).image
+            image = lower_on(setup, schedule, options).image
         return {name: getattr(image, name) for name in DTYPES}
 
     def with_links(self, what: str, factor: Fraction) -> Image:
@@ -195,10 +195,10 @@ class _Bounded:
     def _curve(self, item: UncertainFigure) -> dict[float, int] | None:
         """Return the change of the time [ps] by place of a figure between its bounds; None if a bound is invalid."""
         curve = {place: self._effect_ps({item: place}) for place in (-1.0, 1.0)}
-        known = [part for part in curve.values() if part is not None]
-        if len(known) < len(curve):
+        present = [part for part in curve.values() if part is not None]
+        if len(present) < len(curve):
             return None
-        if max(map(abs, known)) >= LEAST_SHOWN * self.time_ps:
+        if max(map(abs, present)) >= LEAST_SHOWN * self.time_ps:
             curve |= {place: self._effect_ps({item: place}) for place in QUARTERS}
         curve[0.0] = 0
         return {place: part for place, part in sorted(curve.items()) if part is not None}
@@ -235,9 +235,9 @@ class _Bounded:
             if len(changes) < joint:
                 break  # invalid together
             slope, shift = np.polyfit(sums[:joint], changes, 1)
-            rest = changes - shift - slope * sums[:joint]
-            if np.std(rest) < SCATTER * np.std(changes) or joint == JOINT[-1]:
-                sums = shift + slope * sums + random.choice(rest, DRAWS)
+            residual = changes - shift - slope * sums[:joint]
+            if np.std(residual) < SCATTER * np.std(changes) or joint == JOINT[-1]:
+                sums = shift + slope * sums + random.choice(residual, DRAWS)
                 break
         ends = self.time_ps + np.quantile(sums, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return max(0, round(ends[0])), round(ends[1])

@@ -186,10 +186,10 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
     fabric, traffic = redirect_peers(request.setup.fabric), request.traffic
     options.watch.begins("messages are drawn")
     arrays = arrays_of(fabric)
-    drawn = traffic.plan(arrays)
-    grain = grain_of(arrays, traffic, drawn.messages, request.granularity)
+    arrivals = traffic.plan(arrays)
+    grain = grain_of(arrays, traffic, arrivals.messages, request.granularity)
     nothing = np.empty(0, np.int64)
-    image = to_image(fabric, traffic, drawn, grain.burst)
+    image = to_image(fabric, traffic, arrivals, grain.burst)
     return Job(
         image,
         grain,
@@ -202,7 +202,7 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
         _wires(arrays),
         Tasks([], nothing, nothing),
         lambda session: undelivered_error(fabric, session.engine),
-        messages=drawn.messages,
+        messages=arrivals.messages,
         inputs=lambda: _inputs(arrays, image),
         least_ps=_least_ps(image, arrays.wires),
     )
@@ -289,14 +289,14 @@ def _the_call(schedule: Schedule) -> Call | None:
 
 def _wire_texts(arrays: FabricArrays) -> tuple[list[str], list[str]]:
     """Return names and classes of all wires, which the runs of one fabric share."""
-    known = arrays.fabric.cache
-    if "wire texts" not in known:
+    fabric_cache = arrays.fabric.cache
+    if "wire texts" not in fabric_cache:
         tiers = [node.tier or node.kind for node in arrays.fabric.nodes]
         columns = arrays.wires["src"].tolist(), arrays.wires["dst"].tolist()
         ends = zip(arrays.wire_class, *columns, strict=True)
         classes = [f"{name} {tiers[src]}->{tiers[dst]}" for name, src, dst in ends]
-        known["wire texts"] = list(arrays.wire_names), classes
-    result: tuple[list[str], list[str]] = known["wire texts"]
+        fabric_cache["wire texts"] = list(arrays.wire_names), classes
+    result: tuple[list[str], list[str]] = fabric_cache["wire texts"]
     return result
 
 
@@ -365,11 +365,11 @@ def run_job(job: Job, options: RunOptions) -> Result:
             f"trace limit {options.trace_limit_bytes} B: must be at least {LEAST_TRACE_BYTES >> 10} KiB"
         )
     max_records = _most_records(job, options)
-    held = _slice_store(job, options)
-    keep = checker is not None or max_records > 0 or held is not None
+    store = _slice_store(job, options)
+    keep = checker is not None or max_records > 0 or store is not None
     recorder = _recorder(job, options)
     trace = _open_trace(job, options, max_records, recorder.flows)
-    sinks: list[Sink] = [sink for sink in (checker, trace, held) if sink is not None]
+    sinks: list[Sink] = [sink for sink in (checker, trace, store) if sink is not None]
     session: Session | None = None
     try:
         options.watch.begins(_PARTS[bool(job.image.senders)])
@@ -378,7 +378,7 @@ def run_job(job: Job, options: RunOptions) -> Result:
         stop = session.run(sinks, options.progress, options.watch)
         if stop is Stop.DEADLOCK:
             raise job.stuck(session)
-        evidence = _evidence(job, options, held)
+        evidence = _evidence(job, options, store)
         derive = evidence.sensitivity if options.judge is None else None
         judge = options.judge or evidence
         prove = evidence.prove if options.judge is None else None
@@ -427,9 +427,9 @@ def _recorder(job: Job, options: RunOptions) -> BinRecorder:
 
 def _slice_store(job: Job, options: RunOptions) -> HeldRecords | None:
     """Return the store of completed slices for a verdict; None if not needed or too large."""
-    few = slice_count(job.image) <= VERDICT_RECORDS
-    asked = options.histories and options.judge is None
-    return HeldRecords() if asked and few and job.messages is None else None
+    is_small = slice_count(job.image) <= VERDICT_RECORDS
+    is_required = options.histories and options.judge is None
+    return HeldRecords() if is_required and is_small and job.messages is None else None
 
 
 def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Evidence:
@@ -439,9 +439,9 @@ def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Eviden
         why = "no critical path for synthetic traffic"
     elif held is None and not options.histories:
         why = "no histories were kept"
-    made = partial(inputs_of, job.image, job.inputs)
+    make_inputs = partial(inputs_of, job.image, job.inputs)
     how = Repeats(options.confirm, options.progress, options.watch, options.budget or Budget())
-    evidence = Evidence(made, why, job.expected, how)
+    evidence = Evidence(make_inputs, why, job.expected, how)
     evidence.variants = job.variants
     return evidence
 

@@ -57,9 +57,9 @@ def deadlock_error(
 def undelivered_error(fabric: Fabric, engine: Engine) -> DeadlockError:
     """Return the error of traffic with messages that cannot be delivered."""
     times = engine.message_times()
-    left = int(np.count_nonzero(times < 0))
+    count = int(np.count_nonzero(times < 0))
     return DeadlockError(
-        f"deadlock at {engine.now_ps} ps: {left} of {len(times)} messages cannot be delivered; a wire they need is"
+        f"deadlock at {engine.now_ps} ps: {count} of {len(times)} messages cannot be delivered; a wire they need is"
         f" down, or buffers wait for each other in a circle{_circle_remedy(fabric)}"
     )
 
@@ -84,9 +84,9 @@ def _broken(fabric: Fabric, counters: Array, faults: Sequence[Fault], now_ps: in
             since.pop(wire, None)
     queued = counters["queued_bytes"]
     order = sorted(since, key=lambda wire: (-int(queued[wire]), wire))
-    shown = [wire for wire in order if queued[wire]] or order
+    listed = [wire for wire in order if queued[wire]] or order
     texts = []
-    for wire in shown[:MOST_NAMED]:
+    for wire in listed[:MOST_NAMED]:
         waiting = f" with {int(queued[wire])} B waiting for it" if queued[wire] else ""
         texts.append(f"{arrays.wire_names[wire]} is down since {format_time(since[wire])}{waiting}")
     if len(since) > len(texts):

@@ -140,12 +140,12 @@ def plan(request: Request | ScheduleRequest) -> Plan:
     _check_ranks(request.setup)
     default = not request.algorithm and _runs_nccl(request.setup, operation)
     if not default and request.algorithm != NCCL:
-        for name, given in (
+        for name, value in (
             ("--env", request.setup.env),
             ("--nccl-version", request.setup.version),
             ("a call's configuration", request.wanted),
         ):
-            if given:
+            if value:
                 raise InputError(f"{name} is for NCCL's plans; add --algorithm nccl")
         return Plan(request)
     choice = nccl_choice(_with_variables(request))
@@ -227,8 +227,8 @@ def _runs_nccl(setup: Setup, operation: str) -> bool:
     machine, ranks = setup.known, setup.ranks
     chosen = machine.ranks if ranks is None else [machine.ranks[r] for r in ranks]
     ends = [machine.nodes[machine.node_index[name]].endpoint for name in chosen]
-    known = all(end is not None and end.compute_capability > 0 for end in ends)
-    return known and len(chosen) > 1 and Communicators.knows(operation)
+    are_gpus = all(end is not None and end.compute_capability > 0 for end in ends)
+    return are_gpus and len(chosen) > 1 and Communicators.knows(operation)
 
 
 def written(
@@ -242,9 +242,9 @@ def written(
     if choice is not None:
         return PlannedProgram(choice.schedule(), (*choice.comm.notes, *choice.notes), choice.around)
     schedule = named_schedule(request, machine)
-    around = _in_graph(machine, schedule)
-    notes = () if around is None else ("launch: one of many kernels in a CUDA graph",)
-    return PlannedProgram(schedule, notes, around)
+    options = _in_graph(machine, schedule)
+    notes = () if options is None else ("launch: one of many kernels in a CUDA graph",)
+    return PlannedProgram(schedule, notes, options)
 
 
 def named_options(request: Request, shape: Shape | None = None) -> collectives.Options:
@@ -293,13 +293,13 @@ def _check_ranks(setup: Setup) -> None:
 def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
     """Return the schedule of a plan of MSCCL or MSCCL++, also a shipped one; the file names its collective."""
     path, setup = or_shipped(request.algorithm), request.setup
-    for given, flag in (
+    for value, flag in (
         (setup.env, "--env"),
         (setup.version, "--nccl-version"),
         (request.channels, "--channels"),
         (request.wanted, "a call's configuration"),
     ):
-        if given:
+        if value:
             raise InputError(f"{flag} is not for {path}, a plan with given channels")
     # Few runs need plan files.
     from clusim.formats.algorithms import plan_reader
@@ -311,11 +311,11 @@ def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
         raise InputError(
             f"{path}: is {read.operation}, not {request.operation}; leave out --collective"
         )
-    wanted = WantedPlan(
+    plan_of_file = WantedPlan(
         *(request.size_bytes, setup.ranks, request.dtype, request.redop, request.root),
         protocol=request.protocol,
     )
-    return PlannedProgram(reader.build(read, machine, wanted))
+    return PlannedProgram(reader.build(read, machine, plan_of_file))
 
 
 def lower_on(setup: Setup, schedule: Schedule, options: Request | ScheduleRequest) -> Lowered:
@@ -327,12 +327,12 @@ def lower_on(setup: Setup, schedule: Schedule, options: Request | ScheduleReques
 def _with_variables(request: Request) -> Request:
     """Return a NCCL request with its channels and protocol as environment variables."""
     setup = request.setup
-    told = force_variables(protocol=request.protocol, channels=request.channels)
-    for name, _ in told:
+    added = force_variables(protocol=request.protocol, channels=request.channels)
+    for name, _ in added:
         if name in dict(setup.env):
             option = "protocol" if name == "NCCL_PROTO" else "channels"
             raise InputError(f"--env {name} and --{option} are the same setting; use one")
-    return replace(request, setup=replace(setup, env=(*setup.env, *told))) if told else request
+    return replace(request, setup=replace(setup, env=(*setup.env, *added))) if added else request
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,8 +375,8 @@ class NcclChoice:
             model_us = self.kernel.time_us
         if self.request.operation in OVERLAPPING:
             return LaunchContext(None, None, model_us)
-        each = overhead_ps(host, launch), period_ps(host, self.request.operation, launch)
-        return LaunchContext(*each, model_us, sum(start_and_end_ps(host)), DEFAULT_ITERATIONS)
+        times_ps = overhead_ps(host, launch), period_ps(host, self.request.operation, launch)
+        return LaunchContext(*times_ps, model_us, sum(start_and_end_ps(host)), DEFAULT_ITERATIONS)
 
     def schedule(self) -> Schedule:
         """Return its schedule."""

@@ -92,12 +92,12 @@ def proven(
         Simulates the run with a change.
     """
     trials: dict[str, RemedyTrial] = {}
-    left: list[str] = []
+    unproven: list[str] = []
     impossible, unfinished = 0, ""
     for remedy in remedies:
         best_ps = max((one.saving_ps for one in trials.values()), default=0)
         if unfinished or (rule.most is not None and len(trials) + impossible >= rule.most):
-            left.append(remedy.words)
+            unproven.append(remedy.words)
         elif not rule.every and trials and _is_small(remedy, verdict.time_ps, best_ps):
             continue
         else:
@@ -107,7 +107,7 @@ def proven(
                 impossible += 1
             except TimeLimitReached as error:
                 unfinished = f"other changes; {error}" if trials else f"changes; {error}"
-                left.append(remedy.words)
+                unproven.append(remedy.words)
     savings = {words: one.saving_ps for words, one in trials.items()}
     causes = _order_causes(verdict, remedies, savings, rule.repair_part)
     if causes and causes[0].remedy in trials and causes[0].saving_ps is not None:
@@ -115,12 +115,12 @@ def proven(
         first = None if after is None else after.headline
         then = "" if first is None else f"{first.share:.1%} {first.words()}"
         causes[0] = replace(causes[0], then=then)
-    proof = _proof(verdict, remedies, savings, left)
+    proof = _proof(verdict, remedies, savings, unproven)
     if causes and causes[0].remedy in savings:
         told_ps = savings[causes[0].remedy]
         more = [words for words, saving_ps in savings.items() if saving_ps > told_ps]
-        said = f"only {', '.join(more)} {'saves' if len(more) == 1 else 'save'} more"
-        proof = proof.replace("no other single change saves more", said) if more else proof
+        sentence = f"only {', '.join(more)} {'saves' if len(more) == 1 else 'save'} more"
+        proof = proof.replace("no other single change saves more", sentence) if more else proof
     return replace(verdict, causes=tuple(causes), proof=proof, unfinished=unfinished)
 
 
@@ -137,14 +137,14 @@ def _order_causes(
     """Return the causes by simulated saving, then by estimate, then by time."""
     best_ps = max(savings.values(), default=0)
     of_key: dict[Key, list[ProvableRemedy]] = defaultdict(list)
-    known = {cause.key: cause for cause in verdict.causes}
+    cause_of = {cause.key: cause for cause in verdict.causes}
     for remedy in remedies:
         kind, what = remedy.keys[0]
         settings = SETTINGS.get(kind, "") if verdict.causes and verdict.causes[0].settings else ""
-        known.setdefault((kind, what), VerdictCause(kind, what, 0, settings=settings))
+        cause_of.setdefault((kind, what), VerdictCause(kind, what, 0, settings=settings))
         for key in remedy.keys:
             of_key[key].append(remedy)
-    causes = [_with_saving(cause, of_key[key], savings) for key, cause in known.items()]
+    causes = [_with_saving(cause, of_key[key], savings) for key, cause in cause_of.items()]
     causes = [cause for cause in causes if cause.time_ps or cause.saving_ps]
     if best_ps < LEAST_SHARE * verdict.time_ps:
         # No change matters: the longest cause is named.

@@ -125,13 +125,13 @@ class SystemClass:
 def _links(fabric: Fabric) -> str:
     """Return the fastest kind of connection between GPUs of a node."""
     kinds = {node.name: kind_of(node) for node in fabric.nodes}
-    found = {
+    links = {
         link.cls for link in fabric.links if {kinds[link.a], kinds[link.b]} <= {"gpu", "nvswitch"}
     }
     if "nvswitch" in kinds.values():
         return "NVSwitch"
     names = {"nvlink": "NVLink mesh", "xgmi": "xGMI"}
-    return next((name for kind, name in names.items() if kind in found), "PCIe")
+    return next((name for kind, name in names.items() if kind in links), "PCIe")
 
 
 def _network(fabric: Fabric) -> str:
@@ -177,8 +177,8 @@ class Campaign:
 
     def contains(self, size_bytes: int) -> bool:
         """Return True if the campaign shows the error of a size."""
-        least = 0 if self.least_bytes <= LATENCY_BYTES else self.least_bytes
-        return least <= size_bytes <= self.most_bytes
+        min_bytes = 0 if self.least_bytes <= LATENCY_BYTES else self.least_bytes
+        return min_bytes <= size_bytes <= self.most_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +226,12 @@ class Scale:
     @classmethod
     def of(cls, campaigns: Sequence[Campaign], place: str) -> Scale:
         """Return the least factors with which expected errors and limits hold for sources that are omitted in turn."""
-        told = [one for one in left_out(campaigns) if one.campaign.place == place]
-        ratios = [MOST_TOLD * one.found_pct / one.residuals.error_pct for one in told if one.enough]
+        predictions = [one for one in left_out(campaigns) if one.campaign.place == place]
+        ratios = [
+            MOST_TOLD * one.found_pct / one.residuals.error_pct for one in predictions if one.enough
+        ]
         limits = 1.0
-        while limits < MOST_WIDENING and inside_share(told, limits) < HIGH - LOW:
+        while limits < MOST_WIDENING and inside_share(predictions, limits) < HIGH - LOW:
             limits = round(limits + 0.05, 2)
         return cls(round(max([1.0, *ratios]) + 0.005, 2), limits)
 
@@ -300,7 +302,7 @@ def residuals_of(
     """
     pairs: list[tuple[float, float]] = []
     medians: list[tuple[float, float]] = []
-    others: list[float] = []
+    other_errors: list[float] = []
     used: list[Campaign] = []
     omitted = {_without_plugin(source) for source in without}
     for item in campaigns:
@@ -309,7 +311,7 @@ def residuals_of(
         values = item.residuals(asked.regime)
         weight = asked.weight(item)
         if values and not weight:
-            others.append(median_abs_pct(values))
+            other_errors.append(median_abs_pct(values))
         elif values:
             used.append(item)
             medians.append((median_abs_pct(values), weight))
@@ -317,7 +319,7 @@ def residuals_of(
     if len(pairs) < FEWEST_ROWS:
         return None
     own_pct = _mean(medians)
-    with_others_pct = _mean([*medians, (fmean(others), PRIOR)] if others else medians)
+    with_others_pct = _mean([*medians, (fmean(other_errors), PRIOR)] if other_errors else medians)
     values_, weights = zip(*sorted(pairs), strict=True)
     return Residuals(tuple(used), values_, weights, max(own_pct, with_others_pct))
 
@@ -355,10 +357,10 @@ def left_out(campaigns: Sequence[Campaign]) -> Iterator[LeftOut]:
         for regime in dict.fromkeys(regime_of(int(size)) for size, _ in item.rows):
             sizes = sorted(int(size) for size, _ in item.rows if regime_of(int(size)) == regime)
             middle = sizes[len(sizes) // 2]
-            asked = Asked(item.system, about, machines, item.kind, middle)
-            told = residuals_of(asked, campaigns, without=(item.source,))
-            if told is not None:
-                yield LeftOut(item, regime, tuple(item.residuals(regime)), told)
+            query = Asked(item.system, about, machines, item.kind, middle)
+            residuals = residuals_of(query, campaigns, without=(item.source,))
+            if residuals is not None:
+                yield LeftOut(item, regime, tuple(item.residuals(regime)), residuals)
 
 
 def inside_share(told: Sequence[LeftOut], widening: float) -> float:

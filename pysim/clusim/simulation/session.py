@@ -173,21 +173,21 @@ def _deferred_interrupt() -> Iterator[list[bool]]:
     An exception raised while a library calls back into Python may be swallowed there. A second
     Ctrl-C acts at once. Outside the main thread, or with the caller's handler, there is no change.
     """
-    asked = [False]
+    is_requested = [False]
     usual = signal.default_int_handler
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not usual:
-        yield asked
+        yield is_requested
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if asked[0]:
+        if is_requested[0]:
             usual(number, frame)
-        asked[0] = True
+        is_requested[0] = True
 
     signal.signal(signal.SIGINT, ask)
     try:
-        yield asked
+        yield is_requested
     finally:
         signal.signal(signal.SIGINT, usual)
 

@@ -138,10 +138,10 @@ class Setup:
     def broken(self) -> Broken:
         """Return the faults of the topology's file and the given faults; setups share them."""
         arrays = arrays_of(self.fabric)
-        known: dict[tuple[Any, ...], Broken] = self.fabric.cache.setdefault("faults", {})
-        if len(known) >= KEPT:
-            known.clear()
-        return known.setdefault(self.faults, Broken(arrays, self.faults))
+        broken_of: dict[tuple[Any, ...], Broken] = self.fabric.cache.setdefault("faults", {})
+        if len(broken_of) >= KEPT:
+            broken_of.clear()
+        return broken_of.setdefault(self.faults, Broken(arrays, self.faults))
 
     def _fault_names(self, fault: Any) -> list[str]:
         """Return the links and ranks of a fault, given as text or `Fault`."""
@@ -173,22 +173,24 @@ class Setup:
         InputError
             The fault does not exist.
         """
-        left = what.replace(" and ", ", ").split(", ")
-        missing = set(left)
+        names_left = what.replace(" and ", ", ").split(", ")
+        missing = set(names_left)
 
         def is_kept(fault: Any) -> bool:
             names = set(self._fault_names(fault))
-            found = (names | {name.replace("<->", "-") for name in names}).intersection(left)
-            missing.difference_update(found)
-            return not found
+            matches = (names | {name.replace("<->", "-") for name in names}).intersection(
+                names_left
+            )
+            missing.difference_update(matches)
+            return not matches
 
         of_file = tuple(filter(is_kept, self.fabric.faults))
-        kept = tuple(filter(is_kept, self.faults))
+        faults = tuple(filter(is_kept, self.faults))
         if missing:
-            known = ", ".join(repr(str(fault)) for fault in (*self.fabric.faults, *self.faults))
-            words = ", ".join(name for name in left if name in missing)
-            raise InputError(f"{words}: without fault in the baseline; faults: {known or 'none'}")
-        setup = replace(self, faults=kept)
+            listing = ", ".join(repr(str(fault)) for fault in (*self.fabric.faults, *self.faults))
+            words = ", ".join(name for name in names_left if name in missing)
+            raise InputError(f"{words}: without fault in the baseline; faults: {listing or 'none'}")
+        setup = replace(self, faults=faults)
         if of_file == self.fabric.faults:
             return setup
         return setup.on(replace(self.fabric, faults=of_file))
@@ -275,14 +277,14 @@ class Setup:
     @property
     def together(self) -> tuple[Setup, ...]:
         """Return this setup and its concurrent setups, one communicator each."""
-        others = (replace(self, per_node=None, gpus=gpus, beside=()) for gpus in self.beside)
-        return (self, *others)
+        beside_setups = (replace(self, per_node=None, gpus=gpus, beside=()) for gpus in self.beside)
+        return (self, *beside_setups)
 
     def fewer(self, nodes: int) -> Setup:
         """Return the setup with `nodes` nodes: of given ones some at the same switches, if possible."""
         if self.zones is not None:
-            near = near_nodes(loaded(self.topology, self.nodes), self.zones, nodes)
-            return replace(self, zones=near)
+            nearest = near_nodes(loaded(self.topology, self.nodes), self.zones, nodes)
+            return replace(self, zones=nearest)
         return replace(self, nodes=nodes)
 
     def smaller(self, nodes: int) -> Setup:
@@ -337,16 +339,16 @@ def loaded(topology: str | Path | Fabric, nodes: int | None) -> Fabric:
 def _of_each(machine: Fabric, gpus: Sequence[int]) -> tuple[int, ...]:
     """Return the ranks of the GPUs with these local numbers on every node."""
     zone = {node.name: node.zone for node in machine.nodes}
-    seen: dict[int, int] = {}
+    counts: dict[int, int] = {}
     ranks = []
-    wanted = set(gpus)
+    positions = set(gpus)
     for rank, name in enumerate(machine.ranks):
-        number = seen.get(zone[name], 0)
-        seen[zone[name]] = number + 1
-        if number in wanted:
+        number = counts.get(zone[name], 0)
+        counts[zone[name]] = number + 1
+        if number in positions:
             ranks.append(rank)
-    least = min(seen.values(), default=0)
-    most = max(gpus) + 1
-    if least < most:
-        raise InputError(f"{most} GPUs per node: a node of {machine.name} has {least}")
+    fewest = min(counts.values(), default=0)
+    count = max(gpus) + 1
+    if fewest < count:
+        raise InputError(f"{count} GPUs per node: a node of {machine.name} has {fewest}")
     return tuple(ranks)

@@ -135,10 +135,10 @@ class Traffic:
     @classmethod
     def of_flows(cls, flows: Iterable[Flow], packet_bytes: int, **options: Any) -> Self:
         """Return the traffic of given flows; options are further attributes."""
-        given = tuple(flows)
-        most = max((flow.size_bytes for flow in given), default=0)
+        listed = tuple(flows)
+        most = max((flow.size_bytes for flow in listed), default=0)
         largest = flow_messages([Flow(0, 1, most)], max(1, packet_bytes)).size_bytes.max(initial=1)
-        return cls("flows", int(largest), packet_bytes, flows=given, **options)
+        return cls("flows", int(largest), packet_bytes, flows=listed, **options)
 
     def __post_init__(self) -> None:
         """Normalise the spelling of words, and reject invalid values."""
@@ -225,8 +225,8 @@ class Traffic:
             text += f" after {format_time(gap_ps)}"
         if not isinstance(self.reorder, int):
             return text
-        kept = format_size(self.reorder) if self.reorder else "without buffer"
-        return f"{text}, receivers in order ({kept})"
+        buffer_text = format_size(self.reorder) if self.reorder else "without buffer"
+        return f"{text}, receivers in order ({buffer_text})"
 
     def _draw_arrivals(
         self, arrays: FabricArrays, rng: np.random.Generator
@@ -270,7 +270,7 @@ def _lanes(
     group = route_groups(arrays, end, arrays.rank_endpoint[destination]).astype(np.int64)
     if not turned:  # over NICs each pair is a queue pair, with a rate of its own
         group = np.where(group == NONE, NONE + destination.astype(np.int64), group)
-    ways, first, way, counts = np.unique(
+    ways, first, pair_of, counts = np.unique(
         source.astype(np.int64) << 33 | group,
         return_index=True,
         return_inverse=True,
@@ -282,25 +282,25 @@ def _lanes(
         width = np.array([len(arrays.first_wires(*pair)) for pair in pairs], np.int64)
     before = np.cumsum(width) - width
     begin = before - before[np.searchsorted(ways >> 33, ways >> 33)]
-    turn = np.empty(len(way), np.int64)
-    turn[np.argsort(way, kind="stable")] = np.arange(len(way)) - np.repeat(
+    turn = np.empty(len(pair_of), np.int64)
+    turn[np.argsort(pair_of, kind="stable")] = np.arange(len(pair_of)) - np.repeat(
         np.cumsum(counts) - counts, counts
     )
     if turned:
-        turn = (turn - source) % counts[way]
+        turn = (turn - source) % counts[pair_of]
     slots = int(arrays.endpoints["cta_slots"].min())
     inside = np.bincount(
         (ways >> 33).astype(np.int64), np.where(ways & _WAY < NONE, width, 0), arrays.num_ranks
     ).astype(np.int64)
     return source.astype(np.int64) * slots + _slots_taken(
-        begin[way] + turn % width[way], inside[source], slots
+        begin[pair_of] + turn % width[pair_of], inside[source], slots
     ), turn
 
 
 def _slots_taken(place: Array, inside: Array, slots: int) -> Array:
     """Return the slot of each place of an endpoint: past the last, NICs share the slots not used inside."""
-    kept = np.where(inside < slots, inside, 0)
-    return np.where(place < slots, place, kept + (place - kept) % (slots - kept))
+    position = np.where(inside < slots, inside, 0)
+    return np.where(place < slots, place, position + (place - position) % (slots - position))
 
 
 def _all_at_once(traffic: Traffic, num: int, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -318,8 +318,8 @@ def _all_at_once(traffic: Traffic, num: int, rng: np.random.Generator) -> tuple[
         if size < 2 or num % size:
             raise InputError(f"span {size}: {num} endpoints are not divisible by it")
         source = np.repeat(ranks, size - 1)
-        others = np.tile(np.arange(size - 1), num)
-        return source, source // size * size + others + (others >= source % size)
+        peers = np.tile(np.arange(size - 1), num)
+        return source, source // size * size + peers + (peers >= source % size)
     destination = _receivers(traffic, num)
     sends = destination != ranks
     return ranks[sends], destination[sends]
@@ -361,16 +361,18 @@ def grain_of(
 
     ``auto`` and ``quick`` limit a burst to 1/64 of a message, and all names by the thresholds to pause and to mark.
     """
-    whole = -(-traffic.message_bytes // traffic.packet_bytes)
-    hops = round(whole * len(messages.source) * _mean_hops(arrays, messages))
+    packets = -(-traffic.message_bytes // traffic.packet_bytes)
+    hops = round(packets * len(messages.source) * _mean_hops(arrays, messages))
     burst, word = 1, check_granularity(granularity)
     if isinstance(word, int):
-        burst = max(1, min(word // traffic.packet_bytes, whole))
+        burst = max(1, min(word // traffic.packet_bytes, packets))
     elif word != "packet":
         every = range(len(arrays.formats))
-        most = unblocked_burst(arrays, every, traffic.packet_bytes) or whole
+        burst_limit = unblocked_burst(arrays, every, traffic.packet_bytes) or packets
         burst = automatic(
-            [hops], lambda factor: [min(most, power_below(whole * factor // MESSAGE_SHARE))], word
+            [hops],
+            lambda factor: [min(burst_limit, power_below(packets * factor // MESSAGE_SHARE))],
+            word,
         )[0]
     size = min(burst * traffic.packet_bytes, traffic.message_bytes)
     grown = growth(_wires(arrays, traffic, burst), _wires(arrays, traffic, 1))
@@ -390,8 +392,8 @@ def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
     count = len(messages.source)
     if not count:
         return 0.0
-    shown = np.unique(np.linspace(0, count - 1, min(count, PATHS)).round().astype(np.int64))
-    pairs = np.stack((messages.source[shown], messages.destination[shown]), axis=1)
+    sampled = np.unique(np.linspace(0, count - 1, min(count, PATHS)).round().astype(np.int64))
+    pairs = np.stack((messages.source[sampled], messages.destination[sampled]), axis=1)
     return float(np.mean([len(arrays.path(a, b)) for a, b in pairs.tolist()]))
 
 

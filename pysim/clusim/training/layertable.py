@@ -194,7 +194,7 @@ def layer_report(plan: ParallelPlan) -> str:
     lines = [
         f"{workload.name}: layers of {plan.model.name} on one GPU, for one of {plan.microbatches} microbatches",
         f"  {chip.name}: {chip.peak_flops / 1e12:.4g} TFLOP/s {workload.precision} (products: at most"
-        f" {chip.gemm_fraction:.0%}, {chip.sustained:.0%} of it in long runs; fused attention:"
+        f" {chip.gemm_fraction:.0%}, long runs {chip.sustained:.0%}; fused attention:"
         f" {chip.attention_fraction:.0%}); {chip.memory_Bps / 1e9:,.0f} GB/s of memory",
         "",
     ]

@@ -209,9 +209,8 @@ class Chip:
     attending_flops : float
         Dense peak of fused attention: at 16 bits, also in 8-bit runs [FLOP/s].
     sustained, attention_sustained : float
-        Fraction of short-benchmark speed that products sustain in a long run, and attention: the clock under
-        the power cap, for products times the other costs of a long run (`steady`), as they read operands
-        from memory where attention keeps its blocks on an SM.
+        Fraction of short-benchmark speed in a long run, of products and of attention: the clock under the
+        power cap, for products times `steady`, as they read operands from memory.
     products, attention : ProductTable, AttentionTable
         Measurements of matrix products and of fused attention.
     wider : tuple of WiderProducts
@@ -317,8 +316,9 @@ class Chip:
 
     def arithmetic_s(self, kernel: Kernel) -> float:
         """Return the time of a kernel's arithmetic without waits for memory, waves and starts [s]."""
-        fused = kernel.fused is not None
-        fraction = self.attention_fraction if fused else self.gemm_fraction * self.sustained
+        fraction = self.gemm_fraction * self.sustained
+        if kernel.fused is not None:
+            fraction = self.attention_fraction
         return kernel.flops / (self.peak_flops * fraction)
 
     def time_ps(self, kernel: Kernel) -> int:
@@ -374,8 +374,7 @@ def chip_at(
     family = FAMILIES[endpoint.architecture]
     measured = find_figures(endpoint.kernels) if endpoint.kernels else {}
     result = spec.gemm_fraction or endpoint.gemm_fraction
-    measured_share = spec.sustained or measured.get("sustained")
-    clock = _clock(endpoint, family)
+    stated, clock = spec.sustained or measured.get("sustained"), _clock(endpoint, family)
     is_short = single and family.steady.mark == "assumed"
     steady = 1.0 if is_short else float(str(family.steady.value))
     if not result:
@@ -399,8 +398,8 @@ def chip_at(
         wider=wider_products(endpoint, precision),
         attending_flops=float(min(peak, endpoint.peak_flops.get("f16", peak))),
         given_fraction=spec.attention_fraction or 0.0,
-        sustained=measured_share or steady * clock,
-        attention_sustained=measured_share or clock,
+        sustained=stated or steady * clock,
+        attention_sustained=stated or clock,
         precision=replace(precision, transposes=not 100 <= endpoint.compute_capability < 120),
         speed=spec.speed,
     )
@@ -411,21 +410,16 @@ def _peak(endpoint: Endpoint, precision: Precision) -> float | None:
 
     The peak of TF32 is half of bf16's in all of NVIDIA's data sheets from the A100 on.
     """
-    tensor = endpoint.compute_capability >= 80 and _vendor(endpoint) != "amd"
+    tensor = endpoint.compute_capability >= 80 and FAMILIES[endpoint.architecture].vendor != "amd"
     if precision.peak == "tf32" and tensor and "bf16" in endpoint.peak_flops:
         return endpoint.peak_flops["bf16"] / 2
     return endpoint.peak_flops.get(precision.peak)
 
 
-def _vendor(endpoint: Endpoint) -> str:
-    return FAMILIES[endpoint.architecture].vendor
-
-
 def _clock(endpoint: Endpoint, family: Architecture) -> float:
     """Return the clock of dense arithmetic under the power cap, relative to that of the peak rate."""
     idle, energy = (float(str(figure.value)) for figure in (family.idle_power, family.flop_energy))
-    dense = float(endpoint.peak_flops.get("f16", 0.0))
-    return kept_clock(Power(endpoint.power_W, idle, energy, dense))
+    return kept_clock(Power(endpoint.power_W, idle, energy, endpoint.peak_flops.get("f16", 0.0)))
 
 
 WARP_LEVEL = "a100-sxm4-80gb"
@@ -446,10 +440,9 @@ def measured_on(endpoint: Endpoint) -> str:
 
 
 def _faster(endpoint: Endpoint, gpu: Gpu | None) -> float:
-    """Return the clock of a chip relative to the measured one; 1 if one of them is unknown."""
+    """Return the clock of a chip relative to the measured one; 1 if one is unknown, or AMD's (lanes differ)."""
     rate = endpoint.peak_flops.get("f32")
-    if gpu is None or not rate or _vendor(endpoint) == "amd":
-        # CUs execute two or four operations per lane and clock.
+    if gpu is None or not rate or FAMILIES[endpoint.architecture].vendor == "amd":
         return 1.0
     peaks = gpu.figures["peak_flops"].value
     assert isinstance(peaks, Mapping)

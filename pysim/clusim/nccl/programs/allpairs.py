@@ -86,20 +86,20 @@ class _Block:
     def steps(self, slot: int, peer: int) -> Iterator[MscclStep]:
         """Yield the steps of a block."""
         mine = self.share(self.gpu)
-        others = [other for other in range(self.ranks) if other != slot]
+        peers = [other for other in range(self.ranks) if other != slot]
         if slot == 0:
             yield self._step("cpy", ("i", mine), ("o", mine))
         else:
             into = ("s", self.spare + (slot - 1) * self.ranks)
             yield self._step("s", ("i", self.share(peer)), ("s", 0))
             yield self._step("r", ("i", mine), into)
-        yield from (self._wait(other, int(other > 0)) for other in others)
+        yield from (self._wait(other, int(other > 0)) for other in peers)
         for source in range(self.ranks - 1):
             operand = ("s", self.spare + source * self.ranks + slot)
             yield self._step("re", operand, ("o", mine + slot), 1)
         if self.one_pass or slot == 0:
             return
-        yield from (self._wait(other, self._last_reduction(other)) for other in others)
+        yield from (self._wait(other, self._last_reduction(other)) for other in peers)
         yield self._step("s", ("o", mine), ("o", mine))
         yield self._step("r", ("o", self.share(peer)), ("o", self.share(peer)))
 

@@ -34,8 +34,8 @@ def plan_workload(
     """
     if isinstance(model, Workload):
         return model
-    given: dict[str, Any] = {"batch.global": batch, "sequence": sequence}
-    changes = {key: value for key, value in given.items() if value is not None}
+    values: dict[str, Any] = {"batch.global": batch, "sequence": sequence}
+    changes = {key: value for key, value in values.items() if value is not None}
     name = os.fspath(model)
     if Path(name).is_file() or name in shipped_workloads():
         return load_workload(name, changes)

@@ -128,8 +128,8 @@ def layouts(model: Model, workload: Workload, fabric: Fabric) -> Iterator[Parall
     pipelines = [size for size in range(1, len(zones) + 1) if depth % size == 0]
     contexts = [size for size in _powers(MOST_CONTEXT) if workload.sequence % (2 * size) == 0]
     for tensor, pipeline, context in product(tensors, pipelines, contexts):
-        data, rest = divmod(len(zones), tensor * pipeline * context)
-        if rest or not data:
+        data, remainder = divmod(len(zones), tensor * pipeline * context)
+        if remainder or not data:
             continue
         for expert in _divisors(experts, data * context):
             mesh = tensor, pipeline, context, expert, data
@@ -143,8 +143,8 @@ def _schedules(
     tensor, pipeline, context, _, data = mesh
     inside = max(1, per_node // tensor)
     for micro in _powers(MOST_MICRO):
-        rounds, rest = divmod(batch, micro * data)
-        if rest:
+        rounds, remainder = divmod(batch, micro * data)
+        if remainder:
             continue
         chunks = [1]
         if pipeline > 1 and rounds % pipeline == 0:

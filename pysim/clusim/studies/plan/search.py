@@ -135,19 +135,19 @@ class _Search:
         """Return the layouts that fit the memory, in the order of their forecasts."""
         workload = Workload.model_validate(self.base)
         limits = WireLimits(self.setup.fabric)
-        found: list[Candidate] = []
+        result: list[Candidate] = []
         self.notify("memory and bounds of layouts")
         for layout in layouts(model_of(workload.model), workload, self.setup.fabric):
             self.count += 1
             plan = self._plan(layout)
             if plan is None:
                 continue
-            found.append(Candidate(layout, plan, StepForecast(plan, limits).time_ps()))
+            result.append(Candidate(layout, plan, StepForecast(plan, limits).time_ps()))
         self.curves = CommCurves(self.setup, limits)
         self.notify("collectives")
         ordered = [
             one._replace(forecast_ps=StepForecast(one.plan, limits, self.curves.time_ps).time_ps())
-            for one in found
+            for one in result
         ]
         return sorted(ordered, key=lambda one: (one.forecast_ps, one.layout.words))
 
@@ -167,10 +167,10 @@ class _Search:
     def step(self, one: Candidate) -> StepResult:
         """Return the estimated step of a layout."""
         self.notify(f"estimate of {one.layout.words}")
-        asked = TrainRequest(
+        request = TrainRequest(
             self.setup, one.plan.workload, steps=1, granularity="coarse", estimate=True
         )
-        return estimated(asked, confirm=False)
+        return estimated(request, confirm=False)
 
 
 def plan_search(
@@ -196,18 +196,18 @@ def plan_search(
     """
     base = workload.model_dump(by_alias=True, exclude_unset=True)
     search = _Search(setup, base, notify)
-    found = search.candidates()
-    if not found:
+    candidates = search.candidates()
+    if not candidates:
         reasons = ", ".join(f"{count} {why}" for why, count in search.omitted.most_common(3))
         raise InputError(
             f"{workload.name}: {search.count} layouts, but no one fits {setup.name} ({reasons or 'no divisor'}); more"
             " nodes, another batch or recomputation in the workload can help"
         )
-    results = [(one, search.step(one)) for one in found[:most]]
+    results = [(one, search.step(one)) for one in candidates[:most]]
     results.sort(key=lambda row: row[1].step_ps[-1])
     best_ps = results[0][1].step_ps[-1]
     tried = {one.layout for one, _ in results}
-    unknown = sum(one.bound_ps < best_ps for one in found if one.layout not in tried)
+    unknown = sum(one.bound_ps < best_ps for one in candidates if one.layout not in tried)
     return PlanSearch(
         workload.name,
         setup.name,

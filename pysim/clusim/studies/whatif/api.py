@@ -432,8 +432,8 @@ def _test_row(
         moved_plans = tuple(replace(plan, setup=changed) for plan in plans)
         held_ = _run_or_error(lambda: _test_outcome(base, moved_plans))
     moved = change
-    asked = row_request(moved.where, moved.test, moved.options, head)
-    planned_ = _run_or_error(lambda: _test_outcome(moved, _iterations(asked)))
+    request = row_request(moved.where, moved.test, moved.options, head)
+    planned_ = _run_or_error(lambda: _test_outcome(moved, _iterations(request)))
     return ChangeRow(name, first, held_, planned_, notes=changed.said(None, ()))
 
 

@@ -46,7 +46,7 @@ def infer_columns(cells: Mapping[str, str], texts: Mapping[str, str]) -> list[Sh
     texts : mapping
         Cells of columns without other effect.
     """
-    found = [
+    columns = [
         evidence
         for name, text in texts.items()
         for evidence in _find_properties(text, dated=name == "date")
@@ -54,7 +54,7 @@ def infer_columns(cells: Mapping[str, str], texts: Mapping[str, str]) -> list[Sh
         and not (evidence.column == "nccl_version" and cells.get("release"))
     ]
     first: dict[str, ShownSoftware] = {}
-    for evidence in found:
+    for evidence in columns:
         first.setdefault(evidence.column, evidence)
     return list(first.values())
 

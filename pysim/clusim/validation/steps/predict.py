@@ -219,7 +219,7 @@ def predict_row(row: StepRow, granularity: str | int = STEP) -> StepPoint | Unpr
     share = useful / row.n_gpus / measured_s / chip.peak_flops
     if share > 1:
         return Unpredicted(
-            row, f"{share:.0%} of the peak: the row states more work than was computed"
+            row, f"{share:.0%} of the peak: the stated work exceeds the computed"
         )
     return StepPoint(
         row,

@@ -223,7 +223,7 @@ def block_rows(blocks: Sequence[FoldedBlock], schedule: Schedule) -> BlockRows |
         values = call_rows, done.start, done.moves, done.end, done.memory
         for block, pauses in zip(repeated, pauses_of(folded, repeated), strict=True):
             pass_name = schedule.tasks[next(iter(block.tasks.values()))].name.removesuffix(SUFFIX)
-            name = _number_texts(names, [own or pass_name for own in done.name])
+            name = _number_texts(names, [block_name or pass_name for block_name in done.name])
             parts.append([pauses[done.slot], *fixed, name, *values])
     texts: dict[str, Any] = {"streams": list(streams), "names": list(names)}
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
