@@ -78,11 +78,11 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     a100, h100 = clusim.load("dgx-a100"), clusim.load("dgx-h100")
     build = clusim.collectives.build
     cases: dict[str, Any] = {
-        "pull ring": (a100, build(a100, "allreduce", "ring", 1 << 19, channels=4)),
-        "push ring": (h100, build(h100, "allreduce", "ring", 1 << 19, channels=4)),
-        "tree": (h100, build(h100, "allreduce", "tree", 1 << 18, protocol="ll", channels=4)),
-        "nvls": (h100, build(h100, "allreduce", "nvls", 1 << 18)),
-        "alltoall": (a100, build(a100, "alltoall", None, 1 << 18, channels=2)),
+        "pull ring": (a100, build(a100, "allreduce", "ring", 1 << 17, channels=4)),
+        "push ring": (h100, build(h100, "allreduce", "ring", 1 << 17, channels=4)),
+        "tree": (h100, build(h100, "allreduce", "tree", 1 << 16, protocol="ll", channels=4)),
+        "nvls": (h100, build(h100, "allreduce", "nvls", 1 << 17)),
+        "alltoall": (a100, build(a100, "alltoall", None, 1 << 17, channels=2)),
         "training": (h100, training_step(h100)),
     }
     paths = {}

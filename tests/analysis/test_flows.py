@@ -144,7 +144,7 @@ def test_a_trace_has_the_payload_of_the_flows_of_a_collective(
             "confirm": False,
         }
         result = clusim.collective(
-            "hgx-h20", "sendrecv", "16KiB", engine=engine, granularity="packet", **options
+            "hgx-h20", "sendrecv", "8KiB", engine=engine, granularity="packet", **options
         )
         read = read_result(path).bins.flows
         assert set(read.control) == {name}

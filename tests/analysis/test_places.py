@@ -133,9 +133,11 @@ def test_a_dead_plane_is_named_where_its_neighbours_are_full() -> None:
 
 
 def test_a_dead_nic_is_named_where_another_one_is_full() -> None:
-    how: Any = {"nodes": 2, "granularity": 1 << 17, "confirm": False}
+    how: Any = {"nodes": 2, "granularity": 1 << 18, "confirm": False}
     faults = ["nic n0/nic2 down"]
-    result = clusim.collective("dgx-a100", "alltoall", "32MiB", faults=faults, **how)
+    result = clusim.collective(
+        "dgx-a100", "alltoall", "32MiB", faults=faults, ranks=(*range(4), *range(8, 12)), **how
+    )
     row = wires(result)
     assert (row.unit, row.in_class, row.down) == ("NICs", 16, 1)
     assert "1 down: nic2 of node 0" in result.verdict.lines()[0]

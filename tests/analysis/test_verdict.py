@@ -88,9 +88,12 @@ def narrow() -> list[str]:
 RESOURCES: dict[CauseKind, tuple[tuple[str, str], dict[str, Any]]] = {
     CauseKind.LATENCY: (("dgx-h100", "8KiB"), {}),
     CauseKind.WIRE: (("dgx-a100", "32MiB"), {"granularity": 1 << 18}),
-    CauseKind.PCIE: (("a100-pcie-x8", "16MiB"), {"granularity": 1 << 14}),
-    CauseKind.PROXY: (("dgx-a100", "64KiB"), {"nodes": 2}),
-    CauseKind.NIC: (("dgx-a100", "2MiB"), {"nodes": 2, "granularity": 1 << 16, "faults": narrow()}),
+    CauseKind.PCIE: (("a100-pcie-x8", "16MiB"), {"granularity": 1 << 16, "ranks": range(4)}),
+    CauseKind.PROXY: (("dgx-a100", "32KiB"), {"nodes": 2, "ranks": (0, 1, 8, 9)}),
+    CauseKind.NIC: (
+        ("dgx-a100", "2MiB"),
+        {"nodes": 2, "granularity": 1 << 17, "faults": narrow(), "ranks": (0, 1, 8, 9)},
+    ),
 }
 
 
@@ -128,7 +131,7 @@ def test_memory_that_kernels_wait_for_is_named(tmp_path: Path) -> None:
     ("kind", "size", "fault"),
     [
         (CauseKind.STRAGGLER, "1MiB", "rank 3 slow x3"),
-        (CauseKind.FAULT, "16MiB", "lanes gpu0-nvswitch0.0 1/4 at 1ns"),
+        (CauseKind.FAULT, "4MiB", "lanes gpu0-nvswitch0.0 1/4 at 1ns"),
     ],
 )
 def test_without_what_is_broken_the_run_is_the_sound_one(
@@ -182,7 +185,7 @@ def test_a_full_wire_bounds_the_savings_of_all_other_changes(tmp_path: Path) -> 
 
 
 def test_phases_follow_each_other_and_the_middle_is_where_bytes_move(tmp_path: Path) -> None:
-    found = collective(tmp_path / "run.h5", "dgx-h100", "8MiB", granularity=1 << 15, confirm=False)
+    found = collective(tmp_path / "run.h5", "dgx-h100", "8MiB", granularity=1 << 16, confirm=False)
     start, middle = found.verdict.main_phases
     assert (start.name, start.kind) == ("start", CauseKind.STEP)
     assert middle.name == "bandwidth"
@@ -316,7 +319,7 @@ def test_a_run_whose_slices_are_too_many_says_so(monkeypatch: pytest.MonkeyPatch
 def test_a_thread_that_serves_several_channels_is_followed(tmp_path: Path) -> None:
     """What a message waits for its thread is what the thread does for others: more than its own work in places."""
     path = tmp_path / "run.h5"
-    collective(path, "dgx-a100", "64KiB", nodes=2)
+    collective(path, "dgx-a100", "8KiB", nodes=2)
     with critical(path) as run:
         threads, records = run.walk.threads, run.walk.threads.handed()
         assert records

@@ -103,6 +103,8 @@ def test_a_tree_has_parents_and_children_as_positions() -> None:
 def test_a_tree_may_be_known_from_one_side_of_its_links() -> None:
     by_children = {0: (-1, (1, 2)), 1: (0, (3,))}
     assert changed(trees={0: by_children}).comm.channels[0].parent == (-1, 0, 0, 1)
+    downwards = {3: (-1, (0, 2)), 2: (3, (1,))}
+    assert changed(trees={0: downwards}).comm.channels[0].parent == (3, 2, 3, -1)
     by_parents = {1: (0, ()), 2: (0, ()), 3: (1, ())}
     assert changed(trees={0: by_parents}).comm.channels[0].parent == (-1, 0, 0, 1)
 

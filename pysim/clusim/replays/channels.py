@@ -27,8 +27,7 @@ def with_logged(members: Members, log: Log, logged: LoggedCommunicator) -> Membe
     if not rings and not trees:
         return Members(comm, position, "no complete ring or tree in the log: re-planned")
     counts = channels_of(log.members(logged))
-    number = max(len(rings), len(trees), min(counts.get("coll", 0), 64))
-    number = min(number, 64)
+    number = min(max(len(rings), len(trees), counts.get("coll", 0)), 64)
     adapters = _Adapters(log, logged, comm, position) if comm.group.num_nodes > 1 else None
     planned = comm.channels
     channels = []
@@ -36,7 +35,7 @@ def with_logged(members: Members, log: Log, logged: LoggedCommunicator) -> Membe
         base = planned[c % len(planned)]
         if rings:
             order = rings[c % len(rings)]
-            at = order.index(position.index(0)) if 0 in position else 0
+            at = order.index(position.index(0))
             order = [*order[at:], *order[:at]]
             ring = tuple(position[rank] for rank in order)
             result = adapters.of(c % len(rings), order) if adapters is not None else ()
@@ -44,7 +43,7 @@ def with_logged(members: Members, log: Log, logged: LoggedCommunicator) -> Membe
         if trees:
             base = _with_tree(base, trees[c % len(trees)], position)
         channels.append(base)
-    searched = number // 2 if number > 1 and number % 2 == 0 and _halves_equal(channels) else number
+    searched = number // 2 if number % 2 == 0 and _halves_equal(channels) else number
     nvls = counts.get("nvls", 0) if comm.nvls_channels else 0
     made = replace(
         comm,
@@ -136,14 +135,13 @@ class _Adapters:
             )
             if source_node == target_node:
                 continue
-            out = self._known.get((channel, a, b, 1))
-            into = self._known.get((channel, a, b, 2), out)
-            out = into if out is None else out
-            if out is None or into is None:
+            places = [(channel, a, b, side) for side in (1, 2)]
+            nics = [self._known[place] for place in places if place in self._known]
+            if not nics:
                 return ()
-            leave[source_node], enter[target_node] = out, into
+            leave[source_node], enter[target_node] = nics[0], nics[-1]
         machines = range(len(self._comm.machines))
-        if any(m not in enter or m not in leave for m in machines):
+        if len(enter) < len(machines):
             return ()
         counts = [max(1, len(self._comm.machines[m].adapters)) for m in machines]
         return tuple((enter[m] % counts[m], leave[m] % counts[m]) for m in machines)
