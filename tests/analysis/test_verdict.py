@@ -321,7 +321,7 @@ def test_a_thread_that_serves_several_channels_is_followed(tmp_path: Path) -> No
     path = tmp_path / "run.h5"
     collective(path, "dgx-a100", "8KiB", nodes=2)
     with critical(path) as run:
-        threads, records = run.walk.threads, run.walk.threads.handed()
+        threads, records = run.walk.threads, run.walk.threads.posting_times_ps()
         assert records
         for (instance, _), began_ps in records.items():
             assert threads.serves(instance)

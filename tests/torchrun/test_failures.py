@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from clusim.base.errors import ClusimError, InputError
-from clusim.programs.failures import explained, locate, program_line, raised_at
+from clusim.programs.failures import explain_failure, locate, program_line, raised_at
 
 
 def failure(text: str, **names: object) -> BaseException:
@@ -62,9 +62,9 @@ def test_a_thread_without_the_program_has_the_line_of_the_main_thread() -> None:
 def test_code_for_gpus_only_has_a_remedy(program: str, words: str) -> None:
     names = library("triton.runtime.jit", "def launch():\n    raise RuntimeError('no driver')")
     error = failure(f"\n{program}", c=ModuleType("torch._C"), launch=names["launch"])
-    assert str(explained(error)).startswith(f"train.py:2: {words}")
+    assert str(explain_failure(error)).startswith(f"train.py:2: {words}")
 
 
 @pytest.mark.parametrize("program", ["1 / 0", "c.CUDA_HOME", "import absent_module"])
 def test_other_errors_are_the_program_s(program: str) -> None:
-    assert explained(failure(program, c=ModuleType("torch.cuda"))) is None
+    assert explain_failure(failure(program, c=ModuleType("torch.cuda"))) is None

@@ -81,7 +81,7 @@ def test_a_view_has_the_storage_and_the_device_of_its_argument() -> None:
     operator = repeated.DispatchedOperator(
         aten.split.Tensor, (x, 2), {}, [x], repeated.OperatorTraits.of(aten.split.Tensor)
     )
-    parts = operator.viewed(mode)
+    parts = operator.view_result(mode)
     assert isinstance(parts, list)
     assert [(tuple(p.shape), p.storage_offset()) for p in parts] == [((2, 6), 0), ((2, 6), 12)]
     assert {p.untyped_storage()._cdata for p in parts} == {x.untyped_storage()._cdata}

@@ -34,14 +34,14 @@ def moved(operation: str, sent: list[Known], written: int, redop: str = "sum") -
 def test_values_of_all_element_types_survive_their_encoding() -> None:
     import torch
 
-    from clusim.programs.values import decoded, encoded
+    from clusim.programs.values import decode_tensors, encode_tensors
 
     for dtype in (torch.bfloat16, torch.bool, torch.int64, torch.complex64):
         value = torch.tensor([1, 0, 1]).to(dtype)
-        (read,) = decoded(encoded([value]))
+        (read,) = decode_tensors(encode_tensors([value]))
         assert read.dtype == dtype
         assert torch.equal(read, value)
-    assert decoded(encoded([torch.empty(0)]))[0].numel() == 0
+    assert decode_tensors(encode_tensors([torch.empty(0)]))[0].numel() == 0
 
 
 @pytest.mark.parametrize(

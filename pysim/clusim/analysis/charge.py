@@ -303,7 +303,7 @@ class Charger:
             latency = min(step.length_ps, network.latency_ps(step.connection, step.endpoint, flags))
         stages = network.stages_of(step.connection, step.endpoint, flags)
         times = span, self._task_time_ps(step)
-        result = [self._wire_load(stage, times) for stage in network.narrowed(stages, step.wire)]
+        result = [self._wire_load(stage, times) for stage in network.narrow_to(stages, step.wire)]
         conn = self._image["conns"][step.connection]
         ends = (int(conn["src"]), int(conn["dst"]))
         if int(conn["stage"]) != NONE:

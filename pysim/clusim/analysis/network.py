@@ -229,7 +229,7 @@ class Network:
         paths += [up, down] if flags & Op.MCAST or not paths else []
         return [Stage(lanes, lanes) for lanes in paths]
 
-    def narrowed(self, stages: list[Stage], wire: int) -> list[Stage]:
+    def narrow_to(self, stages: list[Stage], wire: int) -> list[Stage]:
         """Return the stages with only the lanes to or from the wire that the last data crossed."""
         where = next((i for i, stage in enumerate(stages) if wire in stage.lanes), None)
         if where is None:

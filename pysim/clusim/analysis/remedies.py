@@ -8,7 +8,7 @@ from dataclasses import field
 from fractions import Fraction
 
 from clusim.analysis.critical import Critical, Traced
-from clusim.analysis.whatif import REPAIRS, Change, is_in_image, mended
+from clusim.analysis.whatif import REPAIRS, Change, is_in_image, repair_change
 from clusim.base.records import dataclass
 from clusim.base.terms.links import kind_of
 from clusim.results.causes import WHAT_IF, CauseKind, Key, wire_key
@@ -110,7 +110,7 @@ def repair_of(run: Critical, key: Key, entry: OnPath) -> tuple[str, Change] | No
     if kind is CauseKind.RATE:
         return WITHOUT_RATE_CONTROL
     if kind is CauseKind.FAULT:
-        return f"{what} repaired", mended(network.wires, network.classes, entry.wires)
+        return f"{what} repaired", repair_change(network.wires, network.classes, entry.wires)
     if kind is CauseKind.STRAGGLER:
         slow = Change("straggler", Fraction(1), endpoints=frozenset(entry.endpoints))
         return f"{what} repaired", slow

@@ -42,7 +42,7 @@ class ThreadClocks:
         """Return True if a thread does the work of an instance."""
         return int(self._thread[instance]) != NONE
 
-    def handed(self) -> dict[tuple[int, int], int]:
+    def posting_times_ps(self) -> dict[tuple[int, int], int]:
         """Return when proxy threads posted each slice (instance, number) [ps]; empty if too many."""
         if self._began is None:
             self._began = self._follow() if self._records.count <= MOST_RECORDS else {}
@@ -283,7 +283,7 @@ class Walk:
         endpoint = int(self.image["instances"]["endpoint"][row.instance])
         began_ps = row.gate_ps + self.network.cost_ps("fixed_ps", row.instance, row.gate_ps)
         if self.threads.serves(row.instance):
-            handed_ps = self.threads.handed().get((row.instance, row.seq), began_ps)
+            handed_ps = self.threads.posting_times_ps().get((row.instance, row.seq), began_ps)
             began_ps = min(row.time_ps, handed_ps)
         if row.time_ps > began_ps:
             kind, connection, wire = StepKind.PACE, -1, -1

@@ -63,7 +63,7 @@ _MOST = {"window_bytes": 2**31 - 1, "cta_slots": 256}
 """Columns that a factor multiplies -> their largest value."""
 
 
-REPAIRS = ("mended", "straggler", "without", "uncontrolled")
+REPAIRS = ("repaired", "straggler", "without", "uncontrolled")
 """Changes that remove a cause, instead of scaling a resource."""
 
 
@@ -74,13 +74,13 @@ class Change:
     Attributes
     ----------
     what : str
-        A key of `THINGS`, or with `wires` any name. ``mended`` removes faults from wires and sets the best rate of
+        A key of `THINGS`, or with `wires` any name. ``repaired`` removes faults from wires and sets the best rate of
         their class, ``straggler`` sets `endpoints` to nominal speed, ``without`` removes the traffic of `tasks`,
         ``uncontrolled`` the rate control of all flows.
     wires, endpoints, tasks : frozenset of int
         Affected elements; empty for `THINGS`.
     like : tuple of (int, int)
-        For ``mended``: each wire, and the wire of its class with the highest rate.
+        For ``repaired``: each wire, and the wire of its class with the highest rate.
     """
 
     what: str
@@ -129,7 +129,7 @@ def parse_change(pattern: str, factor: str, network: Network) -> Change:
     return Change(pattern, value, wires)
 
 
-def mended(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Change:
+def repair_change(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Change:
     """Return the change of wires, in both directions, to the highest rate of their class.
 
     Parameters
@@ -145,7 +145,7 @@ def mended(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Chang
     for wire in sorted(both):
         alike = np.flatnonzero(names == classes[wire])
         like.append((wire, int(alike[np.argmax(rates[alike])])))
-    return Change("mended", Fraction(1), frozenset(both), like=tuple(like))
+    return Change("repaired", Fraction(1), frozenset(both), like=tuple(like))
 
 
 def _faster(rows: Array, names: tuple[str, ...], factor: Fraction) -> None:
@@ -173,7 +173,7 @@ def _repair(image: dict[str, Array], change: Change) -> None:
     """Remove faults, slow rates, rate control or competing traffic from an image."""
     faults = image["faults"]
     gone = np.zeros(len(faults), bool)
-    if change.what == "mended":
+    if change.what == "repaired":
         gone = (faults["kind"] == FaultKind.RATE) & np.isin(faults["index"], list(change.wires))
         for wire, best in change.like:
             for name in ("rate_num", "rate_den"):

@@ -58,9 +58,9 @@ class DeviceMemory:
         """Count the storages of new tensors; raise `torch.OutOfMemoryError` if they do not fit."""
         for tensor in tensors:
             for part in parts_of(tensor):
-                self.resized(part.untyped_storage())
+                self.count_storage(part.untyped_storage())
 
-    def resized(self, storage: torch.UntypedStorage) -> None:
+    def count_storage(self, storage: torch.UntypedStorage) -> None:
         """Count a storage at its present size."""
         key = storage._cdata
         found = self._sizes.get(key)
@@ -353,7 +353,7 @@ def _watch_storages(memory: DeviceMemory) -> None:
     def resize_(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         result = resize(storage, size)
         if storage._cdata in memory._sizes:
-            memory.resized(storage)
+            memory.count_storage(storage)
         return result
 
     torch.UntypedStorage.resize_ = resize_

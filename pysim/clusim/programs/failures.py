@@ -49,7 +49,7 @@ def locate(error: ClusimError) -> None:
         error.args = (f"{line}: {text}",)
 
 
-def explained(error: BaseException) -> ClusimError | None:
+def explain_failure(error: BaseException) -> ClusimError | None:
     """Return the error of code that only a GPU runs; None for other errors."""
     trace, packages = error.__traceback__, set()
     while trace is not None:

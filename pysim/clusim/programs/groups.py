@@ -30,7 +30,7 @@ from clusim.programs.clock import IssuedCall, Mark
 from clusim.programs.data import RealData
 from clusim.programs.failures import program_line
 from clusim.programs.operators import SimulatedOperators
-from clusim.programs.values import MovedCall, decoded, encoded, results_of
+from clusim.programs.values import MovedCall, decode_tensors, encode_tensors, results_of
 
 _FORMS = re.compile(r"_(?:coalesced|into_tensor|base|single|tensor|out)(?=_|$)")
 """Endings of the names of operators that move the same data in another form."""
@@ -208,7 +208,7 @@ class SimulatedGroups:
         present = [] if values is None else [v for v in values if v is not None]
         unknown = values is None or len(present) < len(values)
         captures = self.clock.captured is not None
-        sent = None if unknown or captures else (encoded(present), moved.splits)
+        sent = None if unknown or captures else (encode_tensors(present), moved.splits)
         if call.timed:
             mark = self.clock.call(self.operators.stream(), call, sent)
         else:
@@ -310,7 +310,7 @@ class SimulatedGroups:
     def _set(self, moved: MovedCall, sent: Sequence[Any], written: Sequence[torch.Tensor]) -> None:
         """Set the values of results from the values that each rank sent."""
         values_of = self.operators.known
-        distinct = {id(s): None if s is None else (decoded(s[0]), s[1]) for s in sent}
+        distinct = {id(s): None if s is None else (decode_tensors(s[0]), s[1]) for s in sent}
         parts = [distinct[id(s)] for s in sent]
         for target, value in zip(written, results_of(moved, parts, len(written)), strict=True):
             flat = None

@@ -187,7 +187,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         tensors = operator.tensors
         if traits.shares and len(tensors) == 1 and tensors[0].constant is None:
             self._issue()
-            return operator.viewed(self.fake)
+            return operator.view_result(self.fake)
         if not traits.repeats or annotation_of(traits.qualified) is not None:
             return self._device(operator)
         key = (*key, torch.get_default_dtype(), _rounds(traits.name))

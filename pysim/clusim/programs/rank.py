@@ -23,7 +23,7 @@ from clusim.nccl import LATEST
 from clusim.programs.annotations import unused_annotations
 from clusim.programs.clock import IssueTimes, RankClock, Totals
 from clusim.programs.device import library
-from clusim.programs.failures import explained, locate, program_line
+from clusim.programs.failures import explain_failure, locate, program_line
 from clusim.programs.launch import RankTask, TorchProgram
 from clusim.programs.processes import JobLink
 from clusim.programs.starter import next_rank
@@ -273,7 +273,7 @@ def _execute(program: TorchProgram) -> None:
         locate(error)
         raise
     except BaseException as error:
-        reason = explained(error)
+        reason = explain_failure(error)
         if reason is not None:
             raise reason from None
         frames = error.__traceback__

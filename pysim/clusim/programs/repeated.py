@@ -218,7 +218,7 @@ class DispatchedOperator:
         """Return the result with changed arguments."""
         return self.func(*tree_map(change, self.args), **tree_map(change, dict(self.kwargs)))
 
-    def viewed(self, mode: FakeTensorMode) -> Any:
+    def view_result(self, mode: FakeTensorMode) -> Any:
         """Return the result of an operator that only changes the shape and strides of its argument."""
         device = self.tensors[0].fake_device
         with in_kernel_invocation_manager(mode):

@@ -29,7 +29,7 @@ class MovedCall:
     splits: tuple[int, ...] = ()
 
 
-def encoded(values: Sequence[torch.Tensor]) -> list[tuple[str, bytes]]:
+def encode_tensors(values: Sequence[torch.Tensor]) -> list[tuple[str, bytes]]:
     """Return element types and data of tensors."""
     result = []
     for value in values:
@@ -39,7 +39,7 @@ def encoded(values: Sequence[torch.Tensor]) -> list[tuple[str, bytes]]:
     return result
 
 
-def decoded(sent: Sequence[tuple[str, bytes]]) -> list[torch.Tensor]:
+def decode_tensors(sent: Sequence[tuple[str, bytes]]) -> list[torch.Tensor]:
     """Return flat tensors from element types and data."""
     types = [(getattr(torch, name), data) for name, data in sent]
     return [

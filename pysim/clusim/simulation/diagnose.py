@@ -177,7 +177,7 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
     Both directions of the link get the highest rate of their class, for the complete run. A link that already has this
     rate gets twice its rate.
     """
-    from clusim.analysis.whatif import Change, changed_image, mended
+    from clusim.analysis.whatif import Change, changed_image, repair_change
     from clusim.results.trace.inputs import read_run
 
     stalled = [r for r in blamed.rows() if r["group"] == "stall" and r["wires"]]
@@ -185,7 +185,9 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
         return "no confirmation: no link stalls the critical path"
     result, inputs = read_run(path)
     wires, faults = inputs.image["wires"], inputs.image["faults"]
-    change = mended(wires, result.wires.classes, map(result.wires.names.index, stalled[0]["wires"]))
+    change = repair_change(
+        wires, result.wires.classes, map(result.wires.names.index, stalled[0]["wires"])
+    )
     repaired = list(change.wires)
     broken = np.isin(faults["index"], repaired) & (faults["kind"] == FaultKind.RATE)
     if not broken.any() and all(

@@ -120,7 +120,7 @@ def kernel_time(request: Request, plan: Cut, options: RunOptions = BRIEF) -> Sam
         time = extrapolated_time(request, plan, partial(phase, request, plan), options)
         if time is not None:
             result, _ = time
-            return replace(result, notes=tuple(map(limited, result.notes)))
+            return replace(result, notes=tuple(map(note_with_limit, result.notes)))
         return timed(request, plan, options)
     fewer = over_nodes(request, plan)
     if fewer is None:
@@ -159,7 +159,7 @@ def extrapolated_time(
     return None if shorter is None else (_all_timed(shorter, how, streams=False), grain)
 
 
-def limited(note: str) -> str:
+def note_with_limit(note: str) -> str:
     """Return a note on an extrapolation with its error limit."""
     return f"{note}; error limit {ERROR_LIMIT:.0%}, against the complete run in bursts"
 
@@ -239,7 +239,9 @@ def extrapolated_result(plan: Plan, options: RunOptions, whole: Callable[[], Job
         time_ps=result.time_ps,
         wall_s=time.perf_counter() - began_s,
         fingerprint=0,
-        provenance=replace(provenance, granularity_note=limited(note), error_bound=ERROR_LIMIT),
+        provenance=replace(
+            provenance, granularity_note=note_with_limit(note), error_bound=ERROR_LIMIT
+        ),
         wires=Wires([], [], np.empty(0), np.empty(0, bool), np.empty(0, WIRE_COUNTERS)),
         tasks=Tasks([], nothing, nothing),
         bins=BinRecorder(0, 0, 2).bins(),

@@ -31,7 +31,7 @@ def deadlock_error(
     head = f"deadlock at {now_ps} ps: "
     broken = _broken(fabric, counters, faults, now_ps)
     if broken:
-        halted = waits.halted()
+        halted = waits.halted_programs()
         cannot = ", ".join(halted[:MOST_NAMED]) + (", ..." if len(halted) > MOST_NAMED else "")
         head = f"stalled at {format_time(now_ps)}: {broken}; "
         head += f"data of {cannot} cannot move; " if halted else ""
@@ -118,7 +118,7 @@ class Waits:
         """Return the programs that are not done."""
         return np.flatnonzero(self._states["state"] != State.DONE)
 
-    def halted(self) -> list[str]:
+    def halted_programs(self) -> list[str]:
         """Return the programs with a transfer in progress, by them or their proxies, and its peer."""
         result = []
         for index in self.stuck().tolist():

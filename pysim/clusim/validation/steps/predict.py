@@ -218,9 +218,7 @@ def predict_row(row: StepRow, granularity: str | int = STEP) -> StepPoint | Unpr
     chip = step.plan.chip
     share = useful / row.n_gpus / measured_s / chip.peak_flops
     if share > 1:
-        return Unpredicted(
-            row, f"{share:.0%} of the peak: the stated work exceeds the computed"
-        )
+        return Unpredicted(row, f"{share:.0%} of the peak: the stated work exceeds the computed")
     return StepPoint(
         row,
         measured_s,

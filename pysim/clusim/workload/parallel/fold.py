@@ -166,7 +166,7 @@ class Folder:
         image = dict(zip(origin, ranks, strict=True))
         names = self.places.renaming({self.zone[old]: self.zone[new] for old, new in image.items()})
 
-        def renamed(wire: str) -> str:
+        def local_name(wire: str) -> str:
             source, _, destination = wire.partition("->")
             target, _, number = destination.rpartition(".")
             block = f"{names(source)}->{names(target)}.{number}"
@@ -174,7 +174,7 @@ class Folder:
             return block if block in self._wires else wire
 
         end = {image[rank]: value for rank, value in block.end_ps.items()}
-        return replace(block, ranks=ranks, end_ps=end, wires=tuple(map(renamed, block.wires)))
+        return replace(block, ranks=ranks, end_ps=end, wires=tuple(map(local_name, block.wires)))
 
 
 def by_kind(blocks: Iterable[FoldedBlock]) -> list[tuple[Folded, list[FoldedBlock]]]:
