@@ -1,7 +1,7 @@
 """Compare training steps with published measurements: ``docs/accuracy-training.md``.
 
-``python benchmarks/training.py docs/accuracy-training.md`` writes the page (a quarter of an hour); with
-``--only TEXT`` it prints the rows whose names contain TEXT.
+``python benchmarks/training.py docs/accuracy-training.md`` writes the page; with ``--only TEXT`` it prints the rows
+whose names contain TEXT.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ COARSE = 64 << 10
 
 HEAD = """# How far to trust simulated training steps
 
-Last written on {date}, at commit {commit}, by `python benchmarks/training.py docs/accuracy-training.md`; tests
-simulate a sample of the rows again. All rows use one set of parameters: matrix
-products measured on an A100 (`clusim.hardware.kernels`), the largest at {gemm} of the peak, and the ratio of long runs
-to short benchmarks, {sustained:.2f}. This ratio was fitted to the four rows of 22 and 175 billion parameters in the
-first table, so their mean error is small by construction. The other rows were not fitted. Collectives are
-planned by NCCL; equal blocks of work are simulated once (`fold: all`).
+Last written on {date}, at commit {commit}, by `python benchmarks/training.py docs/accuracy-training.md`; a test
+simulates the rows of the third table again. Steps are those of `clusim train --estimate`, on all GPUs. All rows use
+one set of parameters: matrix products measured on an A100 (`clusim.hardware.kernels`), the largest at {gemm} of the
+peak, and the ratio of long runs to short benchmarks, {sustained:.2f}. This ratio was fitted to the four rows of 22 and
+175 billion parameters in the first table, so their mean error is small by construction. The other rows were not
+fitted.
 """
 
 HEAD_SC21 = """
@@ -49,7 +49,7 @@ GB, DGX A100.
 
 @dataclass(frozen=True)
 class Case:
-    """A model on one replica of a mesh."""
+    """A model on a mesh."""
 
     model: str
     layers: int
