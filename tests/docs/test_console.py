@@ -70,8 +70,9 @@ LONG = (
     'clusim what-if "run dgx-h100 --size 1GiB"',
     'clusim what-if "train llama.yaml ',
     "clusim shrink dgx-h100 --nodes 2 ",
+    "clusim replay traces/nccl-8xh100.log --as dgx-a100",
 )
-"""Commands of 10 s and more, in thorough runs only: their options and outputs have tests in tests/cli."""
+"""Commands of 10 s and more, in thorough runs only: their options and outputs have tests of their rooms."""
 
 
 def cases() -> list[Any]:
@@ -84,6 +85,11 @@ def cases() -> list[Any]:
             if one not in earlier and (THOROUGH or not one.command.startswith(LONG)):
                 found.append(pytest.param(page, one, id=f"{page}-{number}"))
     return found
+
+
+def commands_compared() -> set[str]:
+    """Return the commands whose output is compared."""
+    return {case.values[1].command for case in cases()}
 
 
 def test_long_commands_are_on_a_page() -> None:
