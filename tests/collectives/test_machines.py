@@ -19,6 +19,7 @@ from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import run_untimed
 from clusim.topology import Fabric, load
 from support.collective_laws import fitting
+from support.covering import THOROUGH, choose_rows
 from support.machines import cluster_of, pcie_machine
 
 
@@ -208,6 +209,17 @@ def test_gpus_without_a_common_near_nic_use_all() -> None:
     assert layout.live == list(range(8))
 
 
+def kinds_of_channels() -> list[tuple[str, str]]:
+    """Return algorithms of every operation with every rule of channels; all in a thorough run."""
+    pairs = [(operation, name) for operation, names in ALGORITHMS.items() for name in names]
+    entries = [(operation, REGISTRY[operation, name]) for operation, name in pairs]
+    rows = [
+        {"operation": operation, "channels": str(entry.channels), "peers": entry.many_peers}
+        for operation, entry in entries
+    ]
+    return pairs if THOROUGH else [pairs[number] for number in sorted(choose_rows(rows, 2))]
+
+
 class TestRoomForProxies:
     """Over PXN all GPUs of a machine send to every NIC, whose GPU has room for 256 programs and proxies."""
 
@@ -219,7 +231,7 @@ class TestRoomForProxies:
 
     def test_so_are_those_of_nccl(self) -> None:
         with pytest.raises(ScheduleError, match="512 ranks over 32 channels: 256 programs send"):
-            clusim.collective("dgx-h100", "alltoall", "16MiB", channels=32, nodes=64)
+            clusim.collective(pod(nodes=64), "alltoall", "16MiB", channels=32)
 
     @pytest.mark.parametrize(("name", "nodes"), [("dgx-h100", 16), ("rtx4090x8-pcie", 8)])
     def test_what_nccl_chooses_has_room(self, name: str, nodes: int) -> None:
@@ -227,10 +239,7 @@ class TestRoomForProxies:
         assert found.call is not None
         assert found.call.algorithm == "p2p"
 
-    @pytest.mark.parametrize(
-        ("operation", "algorithm"),
-        [(key, name) for key, names in ALGORITHMS.items() for name in names],
-    )
+    @pytest.mark.parametrize(("operation", "algorithm"), kinds_of_channels())
     def test_default_channels_have_room(self, operation: str, algorithm: str) -> None:
         size = 0 if operation == "barrier" else 4 << 20
         try:
