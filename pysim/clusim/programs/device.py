@@ -38,7 +38,7 @@ def torch_folder() -> Path:
     folder = Path(module.origin).parent
     if "cuda: Optional[str] = None" not in (folder / "version.py").read_text(encoding="utf-8"):
         raise InputError(
-            "the installed PyTorch is a CUDA build, which has CUDA devices of its own; install a CPU build"
+            "the installed PyTorch is a CUDA build, which has CUDA devices; install a CPU build"
         )
     return folder
 
