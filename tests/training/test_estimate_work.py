@@ -12,9 +12,10 @@ import clusim
 from clusim.base.kept import SampleCache
 from clusim.simulation import api
 from clusim.topology import subset
-from clusim.training import TrainRequest, estimate
+from clusim.training import TrainRequest, estimate, parts
 from clusim.training.api import inputs, train_request
 from clusim.training.estimate import estimated
+from clusim.training.parts import StepParts
 from clusim.training.run import trained
 from clusim.training.uncomposed import WHOLE_NOTE
 from clusim.workload import Workload
@@ -84,7 +85,7 @@ def test_an_estimate_needs_no_more_burst_hops_than_the_simulation(
 
 @pytest.mark.parametrize("kind", ["ddp", "zero1"])
 def test_a_step_that_has_its_parts_once_is_simulated_in_full(kind: str, counter: Counter) -> None:
-    """Beside kernels a part runs twice, more than one step has it; in ten steps the parts are less work."""
+    """Its parts are no less work; those of three steps are."""
     text = f"parallel: {{data: 8}}\ndata: {{kind: {kind}}}"
     work = tiny(text, collectives="nccl", model=SMALL)
     request = train_request(work, "dgx-a100", steps=1)
@@ -101,16 +102,26 @@ def test_a_step_that_has_its_parts_once_is_simulated_in_full(kind: str, counter:
     assert composed.step_ps[-1] == pytest.approx(whole.step_ps[-1], rel=0.03)
 
 
-def test_kernels_of_the_finer_pass_are_sized_by_the_coarse_one(counter: Counter) -> None:
-    """Its parts beside kernels are not simulated in isolation again."""
+def test_a_part_beside_kernels_is_one_run(counter: Counter) -> None:
+    """Their length is by its bytes and links, so that it is not simulated in isolation first."""
     work = tiny("parallel: {data: 8}", collectives="nccl")
-    request, runs = train_request(work, "dgx-a100", steps=1), []
-    for granularity in ("coarse", "step"):
+    request = train_request(work, "dgx-a100", steps=1)
+    found = estimated(replace(request, granularity="coarse"), SampleCache(None))
+    assert found.simulated == found.parts == counter.runs > 0
+
+
+def test_kernels_outlast_their_part(monkeypatch: pytest.MonkeyPatch, counter: Counter) -> None:
+    """Kernels of a 256th of the length grow until they do; their share and the part are the same."""
+    work = tiny("parallel: {data: 8}", collectives="nccl")
+    request, steps = train_request(work, "dgx-a100", steps=1, granularity="coarse"), []
+    for least_ps in (parts.LEAST_KERNEL_PS, parts.LEAST_KERNEL_PS >> 8):
+        monkeypatch.setattr(parts, "LEAST_KERNEL_PS", least_ps)
+        monkeypatch.setattr(StepParts, "_linked_ps", lambda *_: parts.LEAST_KERNEL_PS)
         counter.runs = 0
-        found = estimated(replace(request, granularity=granularity), SampleCache(None))
-        runs.append(counter.runs)
-    assert found.simulated == found.parts == runs[0]
-    assert runs[1] == runs[0] + runs[0] // 2
+        steps.append((estimated(request, SampleCache(None)), counter.runs))
+    (one, one_runs), (other, other_runs) = steps
+    assert other_runs > one_runs
+    assert other.step_ps[-1] == pytest.approx(one.step_ps[-1], rel=1e-3)
 
 
 def test_parts_that_were_exact_are_not_simulated_again(counter: Counter) -> None:

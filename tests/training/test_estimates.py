@@ -7,20 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import clusim
 from clusim.base import kept as base_kept
 from clusim.base.kept import PLACE, SampleCache
 from clusim.results.causes import CauseKind
-from clusim.results.replicated import DIMENSIONS, RankPattern
 from clusim.training import TrainRequest, parts, train
 from clusim.training.api import inputs
-from clusim.training.breakdown import NOTHING, Spans
-from clusim.training.clock import Clock, PhaseTime
-from clusim.training.estimate import StepEstimator, estimate, estimated
-from clusim.training.uncomposed import StepEstimate, overlap_notes
+from clusim.training.estimate import estimate, estimated
+from clusim.training.parts import StepPart
+from clusim.training.step_calls import ONE, StepTimer
+from clusim.training.step_job import JobEmitter, StepBlock, StepCall, StepJob
+from clusim.training.uncomposed import StepEstimate
+from clusim.workload.layers import Comm
 from support.machines import cluster_of, pcie_machine
 from support.workloads import ideal, tiny
 
@@ -41,28 +41,87 @@ def both(text: str, fabric: clusim.Fabric = A100, **replaced: str) -> tuple[Any,
     return train(work, fabric, fold="none", **options), estimate(work, fabric, **options)
 
 
+class ByHand(StepTimer):
+    """Times of calls by their dimensions: time [ps], part of a kernel's pace, pace beside another call."""
+
+    def __init__(self, calls: dict[str, tuple[int, float, float]]) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self.calls = calls
+
+    def part(self, call: StepCall) -> StepPart:
+        time_ps, share, _ = self.calls[call.key[1].dim]
+        return StepPart(time_ps, share, {}, 0.0)
+
+    def _call_rates(self, one: StepCall, other: StepCall) -> tuple[int, ...]:
+        return tuple(round(ONE * self.calls[call.key[1].dim][2]) for call in (one, other))
+
+    def class_of(self, work: Any) -> int:
+        return id(work)
+
+
+def call(dim: Any, *ranks: int) -> StepCall:
+    return StepCall(ranks, ((), Comm(dim, "allreduce", 1)), ranks, None)  # type: ignore[arg-type]
+
+
 def test_a_kernel_beside_communication_goes_on_at_its_share_of_its_pace() -> None:
-    clock = Clock(ideal(1), "clock")
+    timer = ByHand({"data": (4_000_000, 0.5, 1.0)})
     # 4 us at half the pace are 2 us of 10; the other 8 us are done alone.
-    clock.move([0], "data", PhaseTime(4_000_000, 0.5), {})
-    clock.kernel(0, compute_ps=10_000_000)
-    assert clock.end[-1] == 12_000_000
+    job = StepJob(ideal(1), "by hand")
+    job.enter((0,), "data", call("data", 0), {})
+    job.kernel(0, compute_ps=10_000_000)
+    assert timer.play(job.steps)[-1] == 12_000_000
     # 2 us alone, then 4 us beside, of which 2 us remain undone of 10: 6 us are left for afterwards.
-    clock = Clock(ideal(1), "clock")
-    first = clock.delay(0, 2_000_000, stream="data")
-    clock.move([0], "data", PhaseTime(4_000_000, 0.5), {0: (first,)})
-    clock.kernel(0, compute_ps=10_000_000)
-    assert clock.end[-1] == 12_000_000
-    assert (clock.kernel_ps, clock.alone_ps) == (12_000_000, 10_000_000)
+    job = StepJob(ideal(1), "by hand")
+    first = job.delay(0, 2_000_000, stream="data")
+    job.enter((0,), "data", call("data", 0), {0: (first,)})
+    job.kernel(0, compute_ps=10_000_000)
+    assert timer.play(job.steps)[-1] == 12_000_000
 
 
 def test_communication_starts_when_the_last_of_its_ranks_is_ready() -> None:
-    clock = Clock(ideal(2), "clock")
-    waits = {rank: (clock.kernel(rank, compute_ps=10 * (rank + 1)),) for rank in range(2)}
-    done = clock.move([0, 1], "tensor", PhaseTime(5), waits)
-    assert [clock.when(done[rank]) for rank in range(2)] == [25, 25]
-    again = clock.move([0], "tensor", PhaseTime(5), {})
-    assert clock.when(again[0]) == 30
+    timer, job = ByHand({"tensor": (5, 1.0, 1.0)}), StepJob(ideal(2), "by hand")
+    waits = {rank: (job.kernel(rank, compute_ps=10 * (rank + 1)),) for rank in range(2)}
+    job.enter((0, 1), "tensor", call("tensor", 0, 1), waits)
+    job.enter((0,), "tensor", call("tensor", 0), {})
+    assert timer.play(job.steps).tolist() == [10, 20, 25, 25, 30]
+
+
+def block(job: StepJob) -> StepBlock:
+    """Return 2 us of kernels, 4 us of communication, 2 us of kernels."""
+    first = job.kernel(0, compute_ps=2_000_000)
+    (middle,) = job.enter((0,), "tensor", call("tensor", 0), {0: (first,)})[0]
+    job.kernel(0, compute_ps=2_000_000, after=(middle,))
+    return StepBlock(job.steps, 0)
+
+
+def test_calls_of_a_rank_slow_each_other() -> None:
+    """At half its pace beside the other, the first lasts 8 us; the second then has 10 - 8 x 0.75 us left."""
+    timer = ByHand({"tensor": (4_000_000, 1.0, 0.5), "data": (10_000_000, 1.0, 0.75)})
+    job = StepJob(ideal(1), "by hand")
+    for key in ("tensor", "data"):
+        job.enter((0,), key, call(key, 0), {})
+    assert timer.play(job.steps).tolist() == pytest.approx([8_000_000, 12_000_000], abs=1)
+
+
+def test_a_block_beside_a_call_has_the_pace_of_its_work() -> None:
+    """Kernels of 4 us last 8 beside the call, the inner call 8 for 4: 16 us for 8, in which the call does 14 of 16.
+
+    Two blocks need 32 us; the call of 30 us does 28 in them and is done at 34.
+    """
+    timer = ByHand({"tensor": (4_000_000, 1.0, 0.5), "data": (30_000_000, 0.5, 0.75)})
+    inner = block(StepJob(ideal(1), "by hand"))
+    assert timer.play(inner.inner)[-1] == 8_000_000
+    job = StepJob(ideal(1), "by hand")
+    job.enter((0,), "data", call("data", 0), {})
+    tail = job.enter((0,), "compute", inner, {}, "F0")
+    job.enter((0,), "compute", inner, tail, "F1")
+    ends = timer.play(job.steps) / 1e6
+    assert ends.tolist() == pytest.approx([34, 16, 32], rel=1e-4)
+    # Written out, its kernels and calls need as long.
+    job = StepJob(ideal(1), "by hand")
+    job.enter((0,), "data", call("data", 0), {})
+    block(job)
+    assert timer.play(job.steps)[-1] / 1e6 == pytest.approx(16, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -111,15 +170,29 @@ def test_messages_between_machines_are_parts_too() -> None:
     assert found.step_ps[-1] == pytest.approx(real.step_ps[-1], rel=0.03)
 
 
+def test_hosts_issue_the_blocks_of_a_pass_one_by_one() -> None:
+    """An eager host is behind its GPU as long as in the simulation, to the nanosecond."""
+    model = (
+        "{base: gpt3-1.3b, layers: 8, hidden: 1024, heads: 8, head_size: 128, kv_heads: 8,"
+        " intermediate: 4096, vocab: 1024}"
+    )
+    text = "parallel: {data: 8}\nhost: {framework: pytorch, speed: 4}"
+    work = tiny(text, sequence="2048", model=model)
+    real = train(work, A100, steps=1, granularity="coarse")
+    found = estimate(work, A100, steps=1, granularity="coarse")
+    assert not found.whole
+    assert found.mean("host") == pytest.approx(real.mean("host"), abs=1e-9)
+
+
 def test_messages_of_one_replica_represent_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward messages of a microbatch pair, each with the two tensor ranks of the first replica."""
-    written, between = [], StepEstimator.between
+    written, between = [], JobEmitter.between
 
-    def counted(self: StepEstimator, pairs: Any, *rest: Any, **options: Any) -> Any:
+    def counted(self: JobEmitter, pairs: Any, *rest: Any, **options: Any) -> Any:
         written.append(pairs)
         return between(self, pairs, *rest, **options)
 
-    monkeypatch.setattr(StepEstimator, "between", counted)
+    monkeypatch.setattr(JobEmitter, "between", counted)
     text = "parallel: {tensor: 2, pipeline: 2, data: 2}\npipeline: {schedule: 1f1b}"
     estimate(tiny(text), A100, steps=1, granularity="coarse")
     assert {len(pairs) for pairs in written} == {2}
@@ -287,24 +360,3 @@ def test_an_estimate_pauses_as_often_as_the_step(kind: str, tmp_path: Path) -> N
             assert not found.whole
         times.append(real.step_ps[-1])
     assert times[1] > 1.2 * times[0]
-
-
-def test_a_note_bounds_the_mutual_slow_down_of_concurrent_communication() -> None:
-    """Two of four spans overlap: 20 of 100 time units from 10 to 110, of which the repeated one has 10."""
-    data, tensor = DIMENSIONS.index("data"), DIMENSIONS.index("tensor")
-    none = np.zeros((0, 2), np.int64)
-    moving = np.array([(0, 30, data), (20, 30, tensor), (50, 60, data)])
-    again = RankPattern(none, np.array([(0, 10, tensor)]), 10)
-    spans = Spans(none, moving, none, [(np.array([50, 150]), again)])
-    (note,) = overlap_notes([NOTHING, spans], 10, 110)
-    assert note.startswith("communication of data and tensor overlaps for 20.0% of the step")
-    assert overlap_notes([Spans(none, moving[:1], none, [])], 10, 110) == []
-
-
-def test_an_estimate_reports_communication_that_overlaps() -> None:
-    """Gradients are reduced while the layers below are computed, whose tensor parallelism communicates as well."""
-    text = "parallel: {tensor: 2, data: 4}"
-    found = estimate(tiny(text), A100, steps=1, granularity="coarse")
-    assert any("communication of data and tensor overlaps" in note for note in found.notes)
-    alone = estimate(tiny("parallel: {data: 8}"), A100, steps=1, granularity="coarse")
-    assert alone.notes == []

@@ -18,9 +18,9 @@ from clusim.simulation.extrapolate import ERROR_LIMIT
 from clusim.simulation.job import RunOptions, job_of, run_job
 from clusim.simulation.request import Request
 from clusim.training import TrainRequest, extrapolated
-from clusim.training import estimate as module
+from clusim.training import step_job as module
 from clusim.training.api import inputs
-from clusim.training.estimate import StepEstimator, estimated
+from clusim.training.estimate import estimated
 from clusim.training.extrapolated import (
     FollowedPart,
     JointWork,
@@ -28,6 +28,7 @@ from clusim.training.extrapolated import (
     followed_part,
     part_beside,
 )
+from clusim.training.step_job import JobEmitter, JointGroups
 from clusim.workload import Emitter, make_plan
 from clusim.workload.parallel.emitter import Exchange, Tails
 from support.wires import leaving_gpus
@@ -208,7 +209,7 @@ def test_equal_groups_inside_other_nodes_are_not_simulated(
     """They share no wires, so that the step is the same to the picosecond."""
     work = "parallel: {tensor: 2, data: 8}\ntensor: {sequence_parallel: true}"
     found = estimated(asked(work, nodes=4), SampleCache(tmp_path / "near"))
-    monkeypatch.setattr(StepEstimator, "_joint", every_group)
+    monkeypatch.setattr(JobEmitter, "_joint", every_group)
     whole = estimated(asked(work, nodes=4), SampleCache(tmp_path / "whole"))
     assert found.followed == whole.followed == 0
     assert (found.step_ps, found.ranks, found.traffic) == (
@@ -226,7 +227,7 @@ def test_one_of_many_equal_sets_of_nodes_is_as_near_as_is_said(
     request = asked(text)
     monkeypatch.setattr(module, "MOST_TOGETHER", 16)
     found = estimated(request, SampleCache(tmp_path / "one"))
-    monkeypatch.setattr(StepEstimator, "_joint", every_group)
+    monkeypatch.setattr(JobEmitter, "_joint", every_group)
     whole = estimated(request, SampleCache(tmp_path / "whole"))
     assert found.followed > 0
     assert whole.followed == 0
@@ -234,9 +235,9 @@ def test_one_of_many_equal_sets_of_nodes_is_as_near_as_is_said(
     assert found.traffic == whole.traffic
 
 
-def every_group(self: StepEstimator, groups: Any) -> module._Joint:
+def every_group(self: JobEmitter, groups: Any) -> JointGroups:
     """Return all groups, for a simulation in full."""
-    return module._Joint(list(groups), self._shown(groups))
+    return JointGroups(list(groups), self._shown(groups))
 
 
 def test_a_step_is_off_by_what_its_exposed_parts_may_be_off(tmp_path: Path) -> None:

@@ -376,13 +376,21 @@ class Player:
             self._changed.append(call.island)
         mine = call.island
         assert mine is not None
-        for rank in {self.job.rank[at] for at in call.operations}:
-            self._enter(call, rank)
-        for island in [island for island in self._islands if island is not mine]:
-            if any(self.calls.is_shared(other.bundle, bundle) for other in island.flying):
+        for island in self._find_shared(bundle):
+            if island is not mine:
                 mine.absorb(island)
                 island.flying = []
                 self._islands.remove(island)
+        for rank in {self.job.rank[at] for at in call.operations}:
+            self._enter(call, rank)
+
+    def _find_shared(self, bundle: CallBundle) -> list[CallIsland]:
+        """Return the islands with calls that share wires with a bundle."""
+        return [
+            island
+            for island in self._islands
+            if any(self.calls.is_shared(call.bundle, bundle) for call in island.flying)
+        ]
 
     def _enter(self, call: RunningCall, rank: int) -> None:
         """Note that a call is in flight on a rank."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from clusim.collectives import ScheduleBuilder
@@ -29,9 +30,9 @@ from clusim.simulation.samples import emit_together
 from clusim.simulation.setup import Setup
 from clusim.topology.model import Fabric
 from clusim.training.breakdown import grain_error
-from clusim.workload.layers import Comm
 from clusim.workload.parallel.emitter import Emitter, Tails
 from clusim.workload.parallel.plan import ParallelPlan
+from clusim.workload.parallel.symmetry import EqualPlaces
 
 MOST_EPOCHS = 1 << 17
 """Target number of divisions of memory bandwidth in a run, over all GPUs, within the limits of the interval."""
@@ -160,6 +161,12 @@ def part_beside(request: Request, plan: Cut, work_ps: int, hbm_bytes: int) -> Pa
     return ran(request.of(builder.build()), tasks, kernels, work_ps)
 
 
+@lru_cache(maxsize=8)
+def places_of(fabric: Fabric) -> EqualPlaces:
+    """Return the positions of the ranks of a topology."""
+    return EqualPlaces(fabric)
+
+
 def followed_part(
     setup: Setup, plan: ParallelPlan, granularity: str | int, work: JointWork
 ) -> FollowedPart | None:
@@ -196,15 +203,6 @@ class _Asking(Emitter):
     chosen: NcclPlan | None = None
     others: bool = False
 
-    def __post_init__(self) -> None:
-        """Number the GPUs of every node."""
-        super().__post_init__()
-        self._number: list[int] = []
-        seen: dict[int, int] = defaultdict(int)
-        for zone in self._zones:
-            self._number.append(seen[zone])
-            seen[zone] += 1
-
     def request(self, granularity: str | int) -> Request | None:
         """Return the recorded collective; None if there are others, or work that NCCL does not plan."""
         if self.others or self.moved is None or self.chosen is None:
@@ -231,28 +229,20 @@ class _Asking(Emitter):
             return group, ""
         self.setups.append(own)
         if self.moved is None:
-            self._choose(moved, own)
+            width = element(moved.dtype).size_bytes
+            choice = choose(own.comm, moved.operation, moved.bytes, element_bytes=width)
+            self.moved, self.chosen = moved, choice.plan
         return group, self.chosen.selection.algorithm.key if self.chosen is not None else ""
-
-    def _choose(self, moved: CollectivePayload, own: Setup) -> None:
-        """Record NCCL's choice for the first of the concurrent communicators."""
-        self.moved = moved
-        width = element(moved.dtype).size_bytes
-        self.chosen = choose(own.comm, moved.operation, moved.bytes, element_bytes=width).plan
 
     def _setup_of(self, group: Sequence[int]) -> Setup | None:
         """Return the setup of a group: its nodes, and its GPUs of each; None if nodes differ."""
         result: Mapping[int, list[int]] = defaultdict(list)
+        number = places_of(self.plan.fabric).local
         for rank in group:
-            result[self._zones[rank]].append(self._number[rank])
+            result[self._zones[rank]].append(number[rank])
         patterns = {tuple(numbers) for numbers in result.values()}
         if len(patterns) > 1 or list(group) != sorted(group):
             return None
         some = len(result) < self.plan.fabric.num_zones
         zones = tuple(result) if some else None
         return replace(self.setup, gpus=patterns.pop(), zones=zones)
-
-    def _pace(self, group: Sequence[int], step: Comm) -> Tails:
-        """Record whether a step lasts longer than its messages."""
-        self.others = self.others or step.least_ps > 0
-        return {}

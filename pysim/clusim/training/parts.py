@@ -7,11 +7,14 @@ workload.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain
 from math import log2
 from typing import Any
+
+import numpy as np
 
 from clusim.collectives import ScheduleBuilder
 from clusim.jobs.times import Times
@@ -22,9 +25,9 @@ from clusim.simulation.anchors import Cut
 from clusim.simulation.extrapolate import ERROR_LIMIT
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
-from clusim.topology.model import Fabric
+from clusim.topology.arrays import arrays_of
+from clusim.topology.check_flow import endpoint_rates_Bps, wire_rates_Bps
 from clusim.topology.subset import on_nodes
-from clusim.training.clock import PhaseTime
 from clusim.training.extrapolated import (
     FollowedPart,
     JointWork,
@@ -33,16 +36,18 @@ from clusim.training.extrapolated import (
     kernels_beside,
     moved_by,
     part_beside,
+    places_of,
     ran,
 )
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.plan import ParallelPlan
-from clusim.workload.parallel.symmetry import EqualPlaces
-from clusim.workload.parallel.volumes import Volume
 
 LONGER = 4
-"""Duration of kernels beside a part, relative to the part in isolation: they outlast the slowed part."""
+"""Duration of the first kernels beside a part, relative to its time at the rates of its links, and of the next."""
+
+LEAST_KERNEL_PS = 1 << 28
+"""Least duration of kernels beside a part [ps]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +56,8 @@ class StepPart:
 
     Attributes
     ----------
+    share : float
+        Relative rate of concurrent kernels.
     moved : dict
         Calls and bytes sent by dimension.
     bound : float or None
@@ -59,14 +66,11 @@ class StepPart:
         The runs on fewer nodes, or of fewer groups, that it was extrapolated from; empty if simulated in full.
     """
 
-    took: PhaseTime
+    time_ps: int
+    share: float
     moved: dict[str, tuple[int, int]]
     bound: float | None
     followed: str = ""
-
-    def volumes(self) -> dict[str, Volume]:
-        """Return the traffic by dimension."""
-        return {dim: Volume(*volume) for dim, volume in self.moved.items()}
 
 
 @dataclass
@@ -93,7 +97,6 @@ class StepParts:
     longer: bool = False
     seed: int = 0
     _known: dict[Any, StepPart] = field(default_factory=dict)
-    _sized: set[Any] = field(default_factory=set)
     _fewer: dict[Any, FollowedPart | None] = field(default_factory=dict)
     _grounds: dict[tuple[int, ...], ParallelPlan] = field(default_factory=dict)
 
@@ -107,12 +110,12 @@ class StepParts:
         )
         self._said = [str(item) for item in said] + [self.plan.precision.dtype]
         self._machine = self.setup.identity
-        self._zones = zones_of(self.plan.fabric)
+        self.zones = zones_of(self.plan.fabric)
 
     @property
     def different(self) -> int:
         """Return the number of parts."""
-        return len(self._known.keys() | self._sized)
+        return len(self._known)
 
     @property
     def followed(self) -> int:
@@ -132,7 +135,7 @@ class StepParts:
         intensity = rounded(traffic_Bps)
         near = key, work.ranks, intensity
         if near not in self._known:
-            question = (*self._content(key, work), intensity)
+            question = (*self.content(key, work.ranks), intensity)
 
             def simulate() -> dict[str, Any]:
                 return self._from_coarse(question) or self._simulate(key, work, intensity)
@@ -142,45 +145,32 @@ class StepParts:
         self.bounds.append(result.bound)
         return result
 
-    def _coarse(self, question: tuple[Any, ...]) -> Any:
-        """Return the answer of a coarse run of the same part; None at a granularity other than `STEP`."""
+    def _from_coarse(self, question: tuple[Any, ...]) -> Any:
+        """Return the answer of a coarse run of the same part if it was as fine; otherwise None.
+
+        None at other granularities than `STEP`.
+        """
         if name_of(self.times.granularity) != STEP:
             return None
-        return self.times.peek(question, str(self.times.granularity).replace(STEP, COARSE))
-
-    def _from_coarse(self, question: tuple[Any, ...]) -> Any:
-        """Return the answer of a coarse run of the same part if it was as fine; otherwise None."""
-        answer = self._coarse(question)
+        answer = self.times.peek(question, str(self.times.granularity).replace(STEP, COARSE))
         fine = answer is not None and answer["bound"] is not None and answer["bound"] <= STEP_ERROR
         return answer if fine else None
 
-    def _isolated_ps(self, key: Any, work: JointWork) -> int:
-        """Return the time of a part without kernels [ps], to size the kernels beside it.
-
-        A coarse run suffices: only kernels that end before the part would change its result.
-        """
-        near = key, work.ranks, None
-        answer = None if near in self._known else self._coarse((*self._content(key, work), None))
-        if answer is None:
-            return self.find(key, work).took.time_ps
-        self._sized.add(near)
-        return int(answer["time_ps"])
-
-    def _content(self, key: Any, work: JointWork) -> tuple[Any, ...]:
-        """Return the question of a part, without its granularity and kernels."""
-        return self._place(work.ranks), repr(key), self._said, self.seed
+    def content(self, key: Any, ranks: tuple[int, ...]) -> tuple[Any, ...]:
+        """Return the question of a part of some ranks, without its granularity and kernels."""
+        return self._place(ranks), repr(key), self._said, self.seed
 
     def _read(self, answer: dict[str, Any]) -> StepPart:
         """Return a part from its cached form."""
         followed_note = answer["followed"]
         times = 1 + ERROR_LIMIT if followed_note and self.longer else 1
-        took = PhaseTime(round(answer["time_ps"] * times), answer["share"])
+        time_ps = round(answer["time_ps"] * times)
         moved = {name: (calls, sent) for name, (calls, sent) in answer["moved"].items()}
-        return StepPart(took, moved, answer["bound"], followed_note)
+        return StepPart(time_ps, answer["share"], moved, answer["bound"], followed_note)
 
     def _ground(self, ranks: tuple[int, ...]) -> tuple[ParallelPlan, dict[int, int]]:
         """Return the plan on the nodes of some ranks only, and their rank numbers there."""
-        zones = tuple(sorted({self._zones[rank] for rank in ranks}))
+        zones = tuple(sorted({self.zones[rank] for rank in ranks}))
         if zones not in self._grounds:
             self._grounds[zones] = _on_machines(self.plan, zones)
         plan = self._grounds[zones]
@@ -189,28 +179,30 @@ class StepParts:
 
     def _place(self, ranks: tuple[int, ...]) -> tuple[Any, ...]:
         """Return the location of ranks; inside one node it does not depend on the other nodes."""
-        inside = len({self._zones[rank] for rank in ranks}) == 1
+        inside = len({self.zones[rank] for rank in ranks}) == 1
         nodes = None if inside else self.setup.nodes
-        return self._machine, nodes, _places(self.plan.fabric).of(ranks).key
+        return self._machine, nodes, places_of(self.plan.fabric).of(ranks).key
 
     def _simulate(self, key: Any, work: JointWork, intensity: str | None) -> dict[str, Any]:
         """Run a part, beside kernels if `intensity` gives their memory traffic."""
         self.simulated.add((repr(key), work.ranks, intensity))
-        work_ps = bytes_there = 0
-        if intensity is not None:
-            work_ps = _rounded_up(LONGER * self._isolated_ps(key, work))
-            bytes_there = round(float(intensity) * work_ps / 1e12)
         near = repr(key), work.ranks
         if near not in self._fewer:
             # Errors of bursts grow with the nodes of an extrapolation: its runs are not coarse, and share no budget.
             name = name_of(self.times.granularity)
             fine = STEP if name == COARSE else name
             self._fewer[near] = followed_part(self.setup, self.plan, fine, work)
-        part = self._fewer[near]
-        if part is None:
-            result, moved = self._in_full(work, work_ps, bytes_there)
-        else:
-            result, moved = part.run(work_ps, bytes_there, self._ran), part.moved
+        part, work_ps, result = self._fewer[near], 0, None
+        if intensity is not None:
+            work_ps = LONGER * self._linked_ps(work.ranks, 2 * key[1].bytes * len(work.ranks))
+        # Kernels outlast the part.
+        while result is None or (work_ps and result.kernels_ps < result.end_ps):
+            work_ps *= 1 if result is None else LONGER
+            hbm_bytes = round(float(intensity or 0) * work_ps / 1e12)
+            if part is None:
+                result, moved = self._in_full(work, work_ps, hbm_bytes)
+            else:
+                result, moved = part.run(work_ps, hbm_bytes, self._ran), part.moved
         share = max(0.0, 1 - (result.kernels_ps - work_ps) / result.end_ps) if work_ps else 1.0
         return {
             "time_ps": result.end_ps,
@@ -220,6 +212,17 @@ class StepParts:
             "followed": "; ".join(filter(None, (work.origin, result.note))),
         }
 
+    def _linked_ps(self, ranks: tuple[int, ...], sent_bytes: int) -> int:
+        """Return a time for bytes that ranks send, by the links of their GPUs or nodes, as a power of two [ps]."""
+        arrays, zones = arrays_of(self.plan.fabric), {self.zones[rank] for rank in ranks}
+        rate_Bps = endpoint_rates_Bps(arrays)[[*ranks]].sum()
+        if len(zones) > 1:
+            zone = arrays.nodes["zone"]
+            out, to = zone[arrays.wires["src"]], zone[arrays.wires["dst"]]
+            rate_Bps = wire_rates_Bps(arrays)[np.isin(out, [*zones]) & (out != to)].sum()
+        time_ps = max(LEAST_KERNEL_PS, int(1e12 * sent_bytes / max(1e9, rate_Bps)))
+        return 1 << time_ps.bit_length()
+
     def _ran(self, request: Request, plan: Cut, work_ps: int, hbm_bytes: int) -> PartRan:
         """Run a collective on fewer nodes, once for all nodes at equal positions."""
         request = replace(request, seed=self.seed)
@@ -227,7 +230,7 @@ class StepParts:
         place: Any = None
         if setup.zones is not None:
             # On the switches between these nodes only, so that equal nodes of different stages share runs.
-            places, gpus = _places(setup.fabric), {*chain(setup.gpus or (), *setup.beside)}
+            places, gpus = places_of(setup.fabric), {*chain(setup.gpus or (), *setup.beside)}
             ranks = [rank for rank, local in enumerate(places.local) if local in gpus]
             place = places.of(tuple(ranks)).key
         asked = replace(request, setup=replace(setup, zones=None))
@@ -240,17 +243,30 @@ class StepParts:
         self, work: JointWork, work_ps: int, hbm_bytes: int
     ) -> tuple[PartRan, dict[str, tuple[int, int]]]:
         """Run a part on all its ranks; return also the calls and bytes sent by dimension."""
-        plan, there = self._ground(work.ranks)
+        writer, (tasks,) = self.write(work.ranks, [[work]])
+        kernels = kernels_beside(writer.builder, sorted(writer.only or ()), work_ps, hbm_bytes)
+        return ran(self.request(writer), [*tasks], kernels, work_ps), moved_by(writer)
+
+    def write(
+        self, ranks: tuple[int, ...], rows: Sequence[Sequence[JointWork]]
+    ) -> tuple[Emitter, list[set[int]]]:
+        """Write work on the nodes of ranks, a row after another; return the writer and the last tasks of each work."""
+        plan, there = self._ground(ranks)
         builder = ScheduleBuilder(plan.fabric, "part")
         writer = Emitter(plan, builder, only=frozenset(there.values()))
-        kernels = kernels_beside(builder, there.values(), work_ps, hbm_bytes)
-        tails = work.write(writer, there)
-        setup = self.setup.on(plan.fabric)
-        asked = ScheduleRequest(
-            setup, builder.build(), granularity=self.times.granularity, seed=self.seed
-        )
-        tasks = [*chain.from_iterable(tails.values())]
-        return ran(asked, tasks, kernels, work_ps), moved_by(writer)
+        tasks: list[set[int]] = []
+        for row in rows:
+            before = tuple(chain(*tasks))
+            for work in row:
+                writer.tail = dict.fromkeys(there.values(), before)
+                tails = work.write(writer, there)
+                tasks.append({*chain(*tails.values())} - {*before})
+        return writer, tasks
+
+    def request(self, writer: Emitter) -> ScheduleRequest:
+        """Return the run of written work."""
+        schedule, setup = writer.builder.build(), self.setup.on(writer.plan.fabric)
+        return ScheduleRequest(setup, schedule, granularity=self.times.granularity, seed=self.seed)
 
 
 def rounded(traffic_Bps: float | None) -> str | None:
@@ -258,12 +274,6 @@ def rounded(traffic_Bps: float | None) -> str | None:
     if traffic_Bps is None:
         return None
     return f"{2 ** (round(4 * log2(traffic_Bps)) / 4) if traffic_Bps > 0 else 0.0:.3e}"
-
-
-def _rounded_up(time_ps: int) -> int:
-    """Return a time rounded up to two digits: parts of nearly the same time share runs beside kernels [ps]."""
-    unit = int(10 ** max(0, len(str(time_ps)) - 2))
-    return -(-time_ps // unit) * unit
 
 
 def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:
@@ -278,11 +288,6 @@ def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:
     known = {name: rank for rank, name in enumerate(fabric.ranks)}
     ranks = tuple(known.get(whole.ranks[rank], -1 - rank) for rank in plan.mesh.ranks)
     return replace(plan, fabric=fabric, mesh=replace(plan.mesh, ranks=ranks))
-
-
-@lru_cache(maxsize=8)
-def _places(fabric: Fabric) -> EqualPlaces:
-    return EqualPlaces(fabric)
 
 
 def kernel_traffic_Bps(plan: ParallelPlan, stage: int) -> float:

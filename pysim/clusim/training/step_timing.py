@@ -61,6 +61,11 @@ class StepTiming:
         """Return True if workers run steps asynchronously."""
         return is_free(self.plan)
 
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Return the ranks with spans."""
+        return self.plan.mesh.ranks
+
     @cached_property
     def spans(self) -> dict[int, Spans]:
         """Return the work of every rank over time."""
@@ -144,9 +149,9 @@ class StepTiming:
     @cached_property
     def step(self) -> StepSpans:
         """Return the work of ranks in the last step."""
-        mesh, (low, high) = self.plan.mesh, self.window
-        ends = low, self.passed_ps, high
-        return StepSpans(self.spans, mesh.ranks, *ends, mesh.pipeline > 1, self.steady)
+        low, high = self.window
+        several = self.plan.mesh.pipeline > 1
+        return StepSpans(self.spans, self.ranks, low, self.passed_ps, high, several, self.steady)
 
     @cached_property
     def verdict(self) -> Verdict:

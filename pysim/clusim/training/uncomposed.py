@@ -5,12 +5,10 @@ A step with differing ranks is one part, which no other step shares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from typing import Any
-
-import numpy as np
 
 from clusim.base.json_schema import JsonObject, Round6
 from clusim.base.kept import SampleCache, file_digest
@@ -18,11 +16,9 @@ from clusim.base.terms.links import kind_of
 from clusim.base.units import format_time
 from clusim.lowering.grain import COARSE_HOPS
 from clusim.results.diagnosis import ProvableVerdict, Verdict
-from clusim.results.intervals import Union
-from clusim.results.replicated import DIMENSIONS
 from clusim.simulation.job import RunOptions
 from clusim.topology.arrays import arrays_of
-from clusim.training.breakdown import Breakdown, Spans, unfolded
+from clusim.training.breakdown import Breakdown
 from clusim.training.remedies import CHEAP_GRANTS, CHEAP_TASKS, provable_step
 from clusim.training.request import TrainRequest
 from clusim.training.result import StepResult
@@ -113,35 +109,8 @@ class StepEstimate(StepResult):
         return PartsCount(self.parts, self.simulated, self.followed, self.followed_ps)
 
 
-WHOLE_NOTE = "the parts need as many packets as the step: simulated in full"
+WHOLE_NOTE = "the step has each part once, in exact packets: simulated in full"
 """Note of an estimate whose parts are no less work than the step."""
-
-
-LEAST_OVERLAP = 0.01
-"""Least part of a step for which a note reports concurrent communication."""
-
-
-def overlap_notes(spans: Iterable[Spans], low_ps: int, high_ps: int) -> list[str]:
-    """Return the note on concurrent communication of several dimensions between two times [ps].
-
-    Each part is simulated in isolation. On shared links the parts last at most as long as one after the other.
-    """
-    longest, names = 0, ""
-    for each in spans:
-        moving = unfolded(each)[1]
-        present = np.unique(moving[:, 2])
-        union = [Union.of(moving[moving[:, 2] == dim, :2]) for dim in present]
-        total_ps = sum(int(part.within(low_ps, high_ps)) for part in union)
-        overlap_ps = total_ps - int(Union.of(moving[:, :2]).within(low_ps, high_ps))
-        if overlap_ps > longest:
-            longest, names = overlap_ps, " and ".join(DIMENSIONS[dim] for dim in present)
-    share = longest / max(1, high_ps - low_ps)
-    if share < LEAST_OVERLAP:
-        return []
-    return [
-        f"communication of {names} overlaps for {share:.1%} of the step: the estimate excludes its mutual slow-down,"
-        f" up to {share:.1%} on shared links"
-    ]
 
 
 def uneven(request: TrainRequest, plan: ParallelPlan) -> bool:
