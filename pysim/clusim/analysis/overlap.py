@@ -97,15 +97,15 @@ def _rows_by_key(level: str, names: Sequence[str], tasks: Array) -> list[tuple[A
 
     `tasks` has a row each of keys, ranks, times and exposed times [ps].
     """
-    many = int(tasks[1].max(initial=0)) + 1
-    pairs, of_pair = np.unique(tasks[0] * many + tasks[1], return_inverse=True)
+    num_rows = int(tasks[1].max(initial=0)) + 1
+    pairs, of_pair = np.unique(tasks[0] * num_rows + tasks[1], return_inverse=True)
     times = np.zeros((2, len(pairs)), np.int64)
     for total, values in zip(times, tasks[2:], strict=True):
         np.add.at(total, of_pair, values)
     rows = []
-    keys, first = np.unique(pairs // many, return_index=True)
+    keys, first = np.unique(pairs // num_rows, return_index=True)
     for key, low, high in zip(keys.tolist(), first, [*first[1:], len(pairs)], strict=True):
-        count, worst = int(high - low), pairs[low + np.argmax(times[1, low:high])] % many
+        count, worst = int(high - low), pairs[low + np.argmax(times[1, low:high])] % num_rows
         talk, bare = times[:, low:high].sum(axis=1).tolist()
         both = (talk - bare) // count
         row = (level, names[key], count, 0, talk // count, both, 0, bare // count, int(worst))

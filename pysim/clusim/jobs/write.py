@@ -130,16 +130,16 @@ class _Writer:
         for at in self.kept:
             key = (job.rank[at], job.stream[at])
             before = last.get(key, ())
-            together: tuple[int, ...] = ()
+            unit: tuple[int, ...] = ()
             if job.launch[at] != ABSENT and isinstance(job.work[at], MessageWork):
                 # Messages of a launch all wait for the operations before the first of them.
                 launch = (*key, job.launch[at])
-                together = before if launch in launch_before else ()
+                unit = before if launch in launch_before else ()
                 before = launch_before.setdefault(launch, before)
             result[at] = tuple(
                 dict.fromkeys((*before, *(d for d in job.deps[at] if d in written_numbers)))
             )
-            last[key] = (*together, at)
+            last[key] = (*unit, at)
         return result
 
     def translation(self) -> Translation:
@@ -370,12 +370,12 @@ class _Writer:
             assert isinstance(work, MessageWork)
             sizes.setdefault(self.matcher.ends(at), []).append(work.bytes)
         # The receive of an eager message is another unit.
-        lonely = sum(len(given) < 2 for given in sizes.values())
+        lonely = sum(len(message_ends) < 2 for message_ends in sizes.values())
         if lonely and unit.operations[0] not in self.received:
             self.notes["messages recorded at one end only: the other end is assumed ready"] += (
                 lonely
             )
-        largest = {ends: max(given) for ends, given in sizes.items()}
+        largest = {ends: max(message_ends) for ends, message_ends in sizes.items()}
         return [(ends[1], ends[2], size) for ends, size in largest.items() if size > 0 or put]
 
 

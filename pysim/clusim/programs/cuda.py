@@ -63,13 +63,15 @@ class DeviceMemory:
     def count_storage(self, storage: torch.UntypedStorage) -> None:
         """Count a storage at its present size."""
         key = storage._cdata
-        found = self._sizes.get(key)
-        if found is not None and found[0]() is not storage:
+        earlier = self._sizes.get(key)
+        if earlier is not None and earlier[0]() is not storage:
             self._free(key)
-            found = None
+            earlier = None
         size = -(-storage.nbytes() // _SEGMENT) * _SEGMENT
-        reference = weakref.ref(storage, lambda _: self._free(key)) if found is None else found[0]
-        self.now_bytes -= found[1] if found else 0
+        reference = (
+            weakref.ref(storage, lambda _: self._free(key)) if earlier is None else earlier[0]
+        )
+        self.now_bytes -= earlier[1] if earlier else 0
         self._sizes[key] = reference, 0
         self.hold(size)
         self._sizes[key] = reference, size

@@ -35,10 +35,10 @@ def layout(
     for tensor in (*tensors, result):
         if tensor.shape != result.shape:
             continue
-        own = _strides(tensor)
-        if own != strides or not is_non_overlapping_and_dense_or_false(tensor):
-            inner = min(range(len(own)), key=lambda dim: strides[dim] or _LARGE)
-            flags.add(STRIDED if own[inner] <= strides[inner] else TRANSPOSED)
+        tensor_strides = _strides(tensor)
+        if tensor_strides != strides or not is_non_overlapping_and_dense_or_false(tensor):
+            inner = min(range(len(tensor_strides)), key=lambda dim: strides[dim] or _LARGE)
+            flags.add(STRIDED if tensor_strides[inner] <= strides[inner] else TRANSPOSED)
     return (TRANSPOSED,) if TRANSPOSED in flags else tuple(flags)
 
 

@@ -202,15 +202,15 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             return self._device(operator)
         if self.arriving and earlier.launched is not None:
             self._arrive(tensors)
-        made = earlier.made(tensors, self.fake)
+        repeated = earlier.made(tensors, self.fake)
         self._issue()
-        self.allocated([tensor for tensor in made if tensor is not None])
+        self.allocated([tensor for tensor in repeated if tensor is not None])
         if earlier.launched is not None:
             call, time_ps, measured = earlier.launched
             self._reserve(call.name)
             where = "" if measured else program_line() or "unknown line"
             self.clock.kernel(self.stream(), call, time_ps, unpriced_at=where)
-        result = earlier.result(made)
+        result = earlier.result(repeated)
         self._keep(operator, result, None)
         return result
 

@@ -317,13 +317,13 @@ def _operation(trail: _Trail, at: int, request: int) -> str:
     if at < len(trail.operations):
         line = trail.lines[at]
         return _words(trail.operations[at][0]) + (f" ({line})" if line else "")
-    asked = trail.requests[request] if request < len(trail.requests) else None
-    if asked is not None and asked.call is not None:
-        call = asked.call
+    request_of = trail.requests[request] if request < len(trail.requests) else None
+    if request_of is not None and request_of.call is not None:
+        call = request_of.call
         ranks = ", ".join(map(str, call.ranks[:4])) + (", ..." if len(call.ranks) > 4 else "")
         words = f"{call.operation} of {call.bytes} bytes on ranks {ranks}"
         return words + (f" ({call.where})" if call.where else "")
-    ends_step = asked is not None and asked.kind == "step"
+    ends_step = request_of is not None and request_of.kind == "step"
     return "the end of a step" if ends_step else "the end of the program"
 
 

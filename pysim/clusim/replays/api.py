@@ -100,8 +100,8 @@ def _fill(
     for (group, operation, size), kernel in times.items():
         count = counts[group, operation, size]
         ranks = recording.groups[group].ranks
-        there = others.get((group, operation, size))
-        other = None if there is None else Other.of(there, kernel.time_ps)
+        other_kernel = others.get((group, operation, size))
+        other = None if other_kernel is None else Other.of(other_kernel, kernel.time_ps)
         rooted = "as in a sequence of calls" if operation in ROOTED else ""
         result.calls.append(
             CallResult(
@@ -123,7 +123,7 @@ def _fill(
         comm.calls += count
         comm.channels = max(comm.channels, kernel.channels)
         comm.time_ps += kernel.time_ps * count
-        comm.other_ps += 0 if there is None else there.time_ps * count
+        comm.other_ps += 0 if other_kernel is None else other_kernel.time_ps * count
         result.total_calls += count * (recording.num_ranks // len(ranks))
     result.calls.sort(key=lambda call: (call.communicator, call.operation, call.bytes))
     result.communicators = [comms[number] for number in sorted(comms)]

@@ -433,8 +433,8 @@ def _add_total(
     replay: Replay, pairs: list[tuple[_Job, list[Timed]]], table: CallTable, confirm: bool | None
 ) -> list[str]:
     """Add the time of the job, simulated and recorded, and its verdict; return notes on the times."""
-    (job, each), *comparison = pairs
-    is_part = len(each) < len(table.distinct)
+    (job, job_calls), *comparison = pairs
+    is_part = len(job_calls) < len(table.distinct)
     try:
         totals = [on.play(table, times, on.timer, is_separate=is_part) for on, times in pairs]
     except TimeLimitReached:
@@ -443,18 +443,18 @@ def _add_total(
     total_ps, overlaps = totals[0]
     replay.total_ps = total_ps
     replay.other_total_ps = totals[1][0] if comparison else None
-    runs = len(each) + len(job.timer.joint.times.kept.answers)
+    runs = len(job_calls) + len(job.timer.joint.times.kept.answers)
     if overlaps:
         runs += len(table.call) // CALLS_PER_RUN
-    calls = JobCalls(replay.calls, each, total_ps, runs, partial(job.again, table))
+    calls = JobCalls(replay.calls, job_calls, total_ps, runs, partial(job.again, table))
     if is_part:
-        replay.judged = ProvableVerdict(calls.verdict(each, total_ps))
-        replay.total_calls = timed_calls(table, len(each))
+        replay.judged = ProvableVerdict(calls.verdict(job_calls, total_ps))
+        replay.total_calls = timed_calls(table, len(job_calls))
         part = replay.total_calls / len(table.call)
         replay.unfinished = Unfinished(job.timer.options.watch.words, part, total_ps)
     else:
         prove = partial(calls.prove, confirm=confirm)
-        replay.judged = ProvableVerdict(calls.verdict(each, total_ps), prove)
+        replay.judged = ProvableVerdict(calls.verdict(job_calls, total_ps), prove)
     stamps = [t for t in table.time_ns if t >= 0]
     if stamps:
         replay.recorded_ps = (max(stamps) - min(stamps)) * 1000

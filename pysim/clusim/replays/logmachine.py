@@ -118,12 +118,12 @@ def _numbers(log: Log, member: Member) -> list[int]:
     """Return the driver's numbers of the GPUs that are printed; 0, 1, ... if unknown."""
     count = sum(node.name.startswith("GPU/") and node.link == "PCI" for node in member.system)
     host = log.facts.processes[member.process].host
-    known = {
+    number_of = {
         m.bus: m.nvml
         for m in log.facts.members
         if m.nvml >= 0 and m.bus >= 0 and log.facts.processes[m.process].host == host
     }
-    numbers = sorted(known.values())
+    numbers = sorted(number_of.values())
     return numbers if len(numbers) == count == len(set(numbers)) else list(range(count))
 
 

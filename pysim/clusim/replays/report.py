@@ -327,7 +327,7 @@ def calls_verdict(calls: Sequence[CallResult], job_ps: int | None = None) -> Ver
         return Verdict(total, (), basis="no call was analysed")
     parts: Counter[PartKey] = Counter()
     also: dict[Key, dict[str, str]] = defaultdict(dict)
-    known: dict[tuple[Key, str], CauseResource] = {}
+    resource_of: dict[tuple[Key, str], CauseResource] = {}
     settings: dict[Key, str] = {}
     for call in calls:
         kernel = call.verdict or Verdict(0, ())
@@ -341,7 +341,9 @@ def calls_verdict(calls: Sequence[CallResult], job_ps: int | None = None) -> Ver
             also[cause.key] |= {link.rpartition(" (")[0]: link for link in cause.also}
             for row in cause.resources:
                 place = cause.key, row.name
-                known[place] = max(known.get(place, row), row, key=lambda one: one.time_ps)
+                resource_of[place] = max(
+                    resource_of.get(place, row), row, key=lambda one: one.time_ps
+                )
     job_ps = total if job_ps is None else job_ps
     parts[*BETWEEN, "", ""] += max(0, job_ps - total)
     spent = divide_time(parts, job_ps)
@@ -350,11 +352,11 @@ def calls_verdict(calls: Sequence[CallResult], job_ps: int | None = None) -> Ver
         return sorted(sums, key=lambda key: (-sums[key], key))
 
     def census(key: Key, name: str) -> Census:
-        row = known[key, name]
+        row = resource_of[key, name]
         return Census(row.unit, row.in_class, down=row.down, parts=row.down_parts)
 
     def finish(cause: VerdictCause) -> VerdictCause:
-        rows = ((row, known[cause.key, row.name]) for row in cause.resources)
+        rows = ((row, resource_of[cause.key, row.name]) for row in cause.resources)
         resources = tuple(
             row if one.limiting is None else replace(row, limiting=one.limiting, named=one.named)
             for row, one in rows

@@ -220,12 +220,12 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
     count = ranks_of(setup, cut)
     if not growth or count <= max_ranks or setup.broken.faults:
         return None
-    many = setup.nodes if isinstance(cut, Shape) else setup.num_nodes
+    num_nodes = setup.nodes if isinstance(cut, Shape) else setup.num_nodes
     max_ranks = min(max_ranks, MOST_TOGETHER // len(setup.together))
     if setup.beside and isinstance(cut, NcclPlan) and _is_steady(cut):
         max_ranks //= 2
-    nodes = _anchor_nodes(count // many, max_ranks, deep=growth in ("levels", "node steps"))
-    if many <= nodes[1] or (request.root or 0) * many >= count * nodes[0]:
+    nodes = _anchor_nodes(count // num_nodes, max_ranks, deep=growth in ("levels", "node steps"))
+    if num_nodes <= nodes[1] or (request.root or 0) * num_nodes >= count * nodes[0]:
         return None
     origin = f"{nodes[0]} and {nodes[1]} nodes"
     if growth != "levels":
@@ -236,9 +236,11 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
     first = min(request.size_bytes, _first_bytes(request, cut))
     places = dict.fromkeys(((nodes[0], first), (nodes[1], first), (nodes[1], request.size_bytes)))
     runs = tuple(_of_levels(request, cut, *place) for place in places)
-    first_levels, more, all_levels = (_levels(request, cut, number) for number in (*nodes, many))
+    first_levels, more, all_levels = (
+        _levels(request, cut, number) for number in (*nodes, num_nodes)
+    )
     pat = isinstance(cut, NcclPlan) and cut.selection.algorithm is Algorithm.PAT
-    share = (1 - 1 / many) / (1 - 1 / nodes[1]) if pat else 1.0
+    share = (1 - 1 / num_nodes) / (1 - 1 / nodes[1]) if pat else 1.0
     far_ps = (0.0, 0.0, 0.0)
     if isinstance(cut, NcclPlan) and cut.selection.algorithm in _TREES:
         setups = (runs[0][0].setup, runs[1][0].setup, request.setup)

@@ -222,10 +222,10 @@ def extrapolated_result(plan: Plan, options: RunOptions, whole: Callable[[], Job
         return None
     request, cut = run
     began_s = time.perf_counter()
-    found = extrapolated_time(request, cut, whole, options)
-    if found is None:
+    timed_result = extrapolated_time(request, cut, whole, options)
+    if timed_result is None:
         return None
-    (result, grain), call = found, _call(request, cut)
+    (result, grain), call = timed_result, _call(request, cut)
     (note,) = result.notes
     provenance = provenance_of(
         *(request, grain, options),

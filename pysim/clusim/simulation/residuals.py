@@ -255,10 +255,10 @@ class Residuals:
 
     def quantile(self, part: float) -> float:
         """Return the weighted quantile of the residuals."""
-        left = part * sum(self.weights)
+        weight_left = part * sum(self.weights)
         for value, weight in zip(self.values, self.weights, strict=True):
-            left -= weight
-            if left <= ROUNDING:
+            weight_left -= weight
+            if weight_left <= ROUNDING:
                 return value
         return self.values[-1]
 

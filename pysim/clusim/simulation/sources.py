@@ -142,15 +142,15 @@ def _nic_at(arrays: FabricArrays, target: int) -> NicTraits | None:
 def rate_controls(arrays: FabricArrays, nics: Array) -> tuple[dict[str, Any], Array]:
     """Return rate controls, and the number of each source's control, given NICs `nics` (NONE: without)."""
     table = ControlTable()
-    known: dict[int, int] = {NONE: NONE}
+    control_of: dict[int, int] = {NONE: NONE}
     for target in dict.fromkeys(nics.tolist()):
         traits = _nic_at(arrays, target)
         if traits is None or traits.rate_control is None:
-            known[target] = NONE
+            control_of[target] = NONE
             continue
         wires = arrays.wires[arrays.wires_from(int(arrays.targets["node"][target]))]
         lines = wires[arrays.nodes["zone"][wires["dst"]] == NONE]
         line_Bps = max(lines["rate_num"] / lines["rate_den"], default=0.0) * 1e12
-        known[target] = table.add(traits, line_Bps) if line_Bps else NONE
-    numbers = np.array([known[target] for target in nics.tolist()], np.uint32)
+        control_of[target] = table.add(traits, line_Bps) if line_Bps else NONE
+    numbers = np.array([control_of[target] for target in nics.tolist()], np.uint32)
     return table.tables(), numbers

@@ -136,8 +136,10 @@ class Traffic:
     def of_flows(cls, flows: Iterable[Flow], packet_bytes: int, **options: Any) -> Self:
         """Return the traffic of given flows; options are further attributes."""
         listed = tuple(flows)
-        most = max((flow.size_bytes for flow in listed), default=0)
-        largest = flow_messages([Flow(0, 1, most)], max(1, packet_bytes)).size_bytes.max(initial=1)
+        max_bytes = max((flow.size_bytes for flow in listed), default=0)
+        largest = flow_messages([Flow(0, 1, max_bytes)], max(1, packet_bytes)).size_bytes.max(
+            initial=1
+        )
         return cls("flows", int(largest), packet_bytes, flows=listed, **options)
 
     def __post_init__(self) -> None:
@@ -270,7 +272,7 @@ def _lanes(
     group = route_groups(arrays, end, arrays.rank_endpoint[destination]).astype(np.int64)
     if not turned:  # over NICs each pair is a queue pair, with a rate of its own
         group = np.where(group == NONE, NONE + destination.astype(np.int64), group)
-    ways, first, pair_of, counts = np.unique(
+    lane_ends, first, pair_of, counts = np.unique(
         source.astype(np.int64) << 33 | group,
         return_index=True,
         return_inverse=True,
@@ -281,7 +283,7 @@ def _lanes(
         pairs = np.stack((source, destination), axis=1)[first].tolist()
         width = np.array([len(arrays.first_wires(*pair)) for pair in pairs], np.int64)
     before = np.cumsum(width) - width
-    begin = before - before[np.searchsorted(ways >> 33, ways >> 33)]
+    begin = before - before[np.searchsorted(lane_ends >> 33, lane_ends >> 33)]
     turn = np.empty(len(pair_of), np.int64)
     turn[np.argsort(pair_of, kind="stable")] = np.arange(len(pair_of)) - np.repeat(
         np.cumsum(counts) - counts, counts
@@ -290,7 +292,9 @@ def _lanes(
         turn = (turn - source) % counts[pair_of]
     slots = int(arrays.endpoints["cta_slots"].min())
     inside = np.bincount(
-        (ways >> 33).astype(np.int64), np.where(ways & _WAY < NONE, width, 0), arrays.num_ranks
+        (lane_ends >> 33).astype(np.int64),
+        np.where(lane_ends & _WAY < NONE, width, 0),
+        arrays.num_ranks,
     ).astype(np.int64)
     return source.astype(np.int64) * slots + _slots_taken(
         begin[pair_of] + turn % width[pair_of], inside[source], slots

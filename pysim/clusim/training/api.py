@@ -132,7 +132,7 @@ def train(
     clusim.training.proof.StepsEnded
         The limit of `watch` was reached; `known` is the partial result.
     """
-    given: dict[str, Any] = dict(options)
-    how = RunOptions(**taken(given, RunOptions, known=TrainOptions.__optional_keys__))
+    values: dict[str, Any] = dict(options)
+    how = RunOptions(**taken(values, RunOptions, known=TrainOptions.__optional_keys__))
     with guard_inputs(), shown_in_notebook(how.progress) as progress:
-        return trained(train_request(workload, fabric, **given), replace(how, progress=progress))
+        return trained(train_request(workload, fabric, **values), replace(how, progress=progress))

@@ -214,15 +214,15 @@ def _parts(spans: Spans, low: Array, high: Array, pipeline_end: int) -> Array:
     if len(spans.issuing):
         busy = Union.of(compute.spans, moving.spans, pauses)
         host_ps = Union.of(busy.spans, waits.spans).within(low, high) - busy.within(low, high)
-    left = np.maximum(0, high - low - compute_ps - exposed_ps - host_ps)
-    idle = left
+    remaining = np.maximum(0, high - low - compute_ps - exposed_ps - host_ps)
+    idle = remaining
     if pipeline_end:
         after = np.maximum(low, pipeline_end)
         end = np.maximum(after, high)
-        done = sum(each.within(after, end) for each in (compute, moving, waits))
-        idle = np.minimum(left, np.maximum(0, end - after - done))
-    rest = compute_ps, exposed_ps, left - idle, idle, communication_ps, host_ps
-    return np.column_stack([*rest, dimension_ps])
+        done = sum(union.within(after, end) for union in (compute, moving, waits))
+        idle = np.minimum(remaining, np.maximum(0, end - after - done))
+    times = compute_ps, exposed_ps, remaining - idle, idle, communication_ps, host_ps
+    return np.column_stack([*times, dimension_ps])
 
 
 def _exposed_by_dimension(compute: Union, moves: Array, low: Array, high: Array) -> Array:

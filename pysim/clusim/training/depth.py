@@ -107,8 +107,8 @@ def by_depth(
         until = [exposed * each // max(1, until[-1]) for each in until]
         host = min(parts[5], step_ps[-1] - compute - exposed)
         idle = step_ps[-1] - compute - exposed - host
-        rest = compute, exposed, 0, idle, parts[4], host
-        ranks.append(Breakdown(a.rank, *rest, *(to - since for since, to in pairwise(until))))
+        times = compute, exposed, 0, idle, parts[4], host
+        ranks.append(Breakdown(a.rank, *times, *(to - since for since, to in pairwise(until))))
     traffic = {}
     for dim, moved in two.traffic.items():
         fewer = one.traffic[dim].calls, one.traffic[dim].sent_bytes

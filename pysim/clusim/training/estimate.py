@@ -195,9 +195,9 @@ class JobSteps(NamedTuple):
         ):
             return 0
         runs = {
-            (repr(parts.content(call.key, call.ranks)), beside)
+            (repr(parts.content(call.key, call.ranks)), traffic)
             for call in self.uses
-            for beside in (None, rounded(call.traffic_Bps))
+            for traffic in (None, rounded(call.traffic_Bps))
         }
         return RUNS_OF_CALL * len(runs)
 

@@ -73,9 +73,9 @@ class StepClass(JsonObject):
 
     def text(self) -> str:
         """Return the class as one line."""
-        most = f", at most {self.high_pct:.0f}%" if self.high_pct > self.mean_abs_pct else ""
+        limit = f", at most {self.high_pct:.0f}%" if self.high_pct > self.mean_abs_pct else ""
         return (
-            f"{self.mean_abs_pct:.0f}% either way{most}, mean of {self.sources} source{'s' * (self.sources > 1)}"
+            f"{self.mean_abs_pct:.0f}% either way{limit}, mean of {self.sources} source{'s' * (self.sources > 1)}"
             f" with {self.n} published steps on {self.chip or 'other chips'} and {self.framework}"
             f" (bias {self.bias_pct:+.0f}%)"
         )
@@ -87,10 +87,10 @@ def expected_step(chip: str, framework: str) -> StepClass | None:
         item for item in known_campaigns(STEP_DATA, StepCampaign) if item.framework == framework
     ]
     same = [item for item in some if item.chip == chip]
-    others = [item for item in some if item.chip != chip]
-    for name, found in ((chip, same), ("", others)):
-        if len({item.source for item in found}) >= FEWEST:
-            return StepClass.of(name, found)
+    elsewhere = [item for item in some if item.chip != chip]
+    for name, campaigns in ((chip, same), ("", elsewhere)):
+        if len({item.source for item in campaigns}) >= FEWEST:
+            return StepClass.of(name, campaigns)
     return None
 
 

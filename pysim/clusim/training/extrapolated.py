@@ -95,16 +95,16 @@ def kernels_beside(
 
 def in_intervals(fabric: Fabric, quantum_ps: int) -> Fabric:
     """Return a fabric that divides memory bandwidth in intervals of at least `quantum_ps` [ps]; cached."""
-    known: dict[int, Fabric] = fabric.cache.setdefault("in intervals", {})
-    if quantum_ps not in known:
+    fabrics: dict[int, Fabric] = fabric.cache.setdefault("in intervals", {})
+    if quantum_ps not in fabrics:
         nodes = tuple(
             replace(node, endpoint=replace(node.endpoint, mem_quantum_ps=quantum_ps))
             if node.endpoint is not None and node.endpoint.mem_quantum_ps < quantum_ps
             else node
             for node in fabric.nodes
         )
-        known[quantum_ps] = fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
-    return known[quantum_ps]
+        fabrics[quantum_ps] = fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
+    return fabrics[quantum_ps]
 
 
 def ran(
@@ -114,8 +114,8 @@ def ran(
     setup, quantum_ps = request.setup, min(LONGEST_PS, work_ps * len(kernels) // MOST_EPOCHS)
     if quantum_ps:
         # Powers of two, so that runs share fabrics.
-        few = in_intervals(setup.fabric, 1 << quantum_ps.bit_length() - 1)
-        request = replace(request, setup=setup.on(few))
+        relaxed_fabric = in_intervals(setup.fabric, 1 << quantum_ps.bit_length() - 1)
+        request = replace(request, setup=setup.on(relaxed_fabric))
     result = result_of(request, RunOptions(bins=2, histories=False))
     ends = result.tasks.end_ps
     done, behind = (max((int(ends[task]) for task in ids), default=0) for ids in (tasks, kernels))
@@ -178,8 +178,8 @@ def followed_part(
     work.write(asking, {rank: rank for rank in ranks})
     request = asking.request(granularity)
     nodes = None if request is None else over_nodes(request, asking.chosen)
-    found = None if request is None or nodes is None else in_one_size(request, nodes)
-    return None if found is None else FollowedPart(*found, moved_by(asking))
+    size_result = None if request is None or nodes is None else in_one_size(request, nodes)
+    return None if size_result is None else FollowedPart(*size_result, moved_by(asking))
 
 
 def moved_by(emitter: Emitter) -> dict[str, tuple[int, int]]:
@@ -207,8 +207,11 @@ class _Asking(Emitter):
         """Return the recorded collective; None if there are others, or work that NCCL does not plan."""
         if self.others or self.moved is None or self.chosen is None:
             return None
-        first, *others = self.setups
-        setup, moved = replace(first, beside=tuple(own.gpus or () for own in others)), self.moved
+        first, *further_setups = self.setups
+        setup, moved = (
+            replace(first, beside=tuple(own.gpus or () for own in further_setups)),
+            self.moved,
+        )
         return Request(
             setup, moved.operation, moved.bytes, dtype=moved.dtype, granularity=granularity
         )

@@ -69,17 +69,17 @@ class Failing:
 
         A write ends before the next begins.
         """
-        least = max(1, -int(-self.write_s // step_s))
+        min_steps = max(1, -int(-self.write_s // step_s))
 
         def wasted(steps: int) -> float:
             return self.segment_s(steps * step_s) / steps
 
         # The wasted time falls and then rises: follow the descent, in strides that halve.
-        best, stride = least, 1
+        best, stride = min_steps, 1
         while wasted(best + stride) < wasted(best):
             best, stride = best + stride, stride * 2
         while stride:
-            if best - stride >= least and wasted(best - stride) < wasted(best):
+            if best - stride >= min_steps and wasted(best - stride) < wasted(best):
                 best -= stride
             elif wasted(best + stride) < wasted(best):
                 best += stride
@@ -172,11 +172,14 @@ def goodput_of(plan: ParallelPlan, step_s: float, stall_s: float | None = None) 
     )
     if reliability is None or spec is None or size is None:
         return None
-    stall, rest = _times(spec, size, step_s)
+    stall, later = _times(spec, size, step_s)
     if stall_s is not None:
-        stall, rest = stall_s, rest + stall - stall_s
+        stall, later = stall_s, later + stall - stall_s
     job = Failing(
-        reliability.gpu_mtbf_h * 3600 / plan.mesh.size, stall, reliability.restart_s, max(0.0, rest)
+        reliability.gpu_mtbf_h * 3600 / plan.mesh.size,
+        stall,
+        reliability.restart_s,
+        max(0.0, later),
     )
     steps = job.best_steps(step_s)
     if spec.every is not None or spec.every_s is not None:

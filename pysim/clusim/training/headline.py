@@ -28,5 +28,7 @@ def room(item: Memory) -> str:
     """Return the text on free or missing memory of the chip."""
     if not item.capacity:
         return " of an unknown size"
-    left = abs(item.capacity - item.total) / 2**30
-    return f" of {item.capacity / 2**30:.0f}, {left:.1f} {'missing' if item.missing else 'free'}"
+    free_GiB = abs(item.capacity - item.total) / 2**30
+    return (
+        f" of {item.capacity / 2**30:.0f}, {free_GiB:.1f} {'missing' if item.missing else 'free'}"
+    )

@@ -205,11 +205,11 @@ def layer_report(plan: ParallelPlan) -> str:
         size, time = format_size(step.hbm_bytes), format_time(step.step_ps)
         rows.append([label, "1", f"{step.parameters:,}", "", "", size, "", time])
     aligned = text_table("  {:<..}" + " {:>..}" * 9, rows, strip=False)
-    head, titles, *shown = (line.rstrip() for line in aligned)
+    head, titles, *body = (line.rstrip() for line in aligned)
     lines += [head, titles]
-    for row, line in zip(table.layers, shown, strict=False):
+    for row, line in zip(table.layers, body, strict=False):
         lines += [line, *_collectives(row)]
-    lines += shown[len(table.layers) :]
+    lines += body[len(table.layers) :]
     return "\n".join(lines)
 
 

@@ -102,13 +102,13 @@ class StepParts:
 
     def __post_init__(self) -> None:
         workload = self.plan.workload
-        said = (
+        stated = (
             workload.communicators,
             workload.collectives,
             workload.experts,
             workload.pipeline.scatter_gather,
         )
-        self._said = [str(item) for item in said] + [self.plan.precision.dtype]
+        self._said = [str(item) for item in stated] + [self.plan.precision.dtype]
         self._machine = self.setup.identity
         self.zones = zones_of(self.plan.fabric)
 
@@ -133,15 +133,15 @@ class StepParts:
             Memory traffic of the concurrent kernels [bytes/s]; None is without kernels.
         """
         intensity = rounded(traffic_Bps)
-        near = key, work.ranks, intensity
-        if near not in self._known:
+        part_key = key, work.ranks, intensity
+        if part_key not in self._known:
             question = (*self.content(key, work.ranks), intensity)
 
             def simulate() -> dict[str, Any]:
                 return self._from_coarse(question) or self._simulate(key, work, intensity)
 
-            self._known[near] = self._read(self.times.stored(question, simulate))
-        result = self._known[near]
+            self._known[part_key] = self._read(self.times.stored(question, simulate))
+        result = self._known[part_key]
         self.bounds.append(result.bound)
         return result
 
@@ -186,13 +186,13 @@ class StepParts:
     def _simulate(self, key: Any, work: JointWork, intensity: str | None) -> dict[str, Any]:
         """Run a part, beside kernels if `intensity` gives their memory traffic."""
         self.simulated.add((repr(key), work.ranks, intensity))
-        near = repr(key), work.ranks
-        if near not in self._fewer:
+        part_key = repr(key), work.ranks
+        if part_key not in self._fewer:
             # Errors of bursts grow with the nodes of an extrapolation: its runs are not coarse, and share no budget.
             name = name_of(self.times.granularity)
             fine = STEP if name == COARSE else name
-            self._fewer[near] = followed_part(self.setup, self.plan, fine, work)
-        part, work_ps, result = self._fewer[near], 0, None
+            self._fewer[part_key] = followed_part(self.setup, self.plan, fine, work)
+        part, work_ps, result = self._fewer[part_key], 0, None
         if intensity is not None:
             work_ps = LONGER * self._linked_ps(work.ranks, 2 * key[1].bytes * len(work.ranks))
         # Kernels outlast the part.
@@ -233,10 +233,10 @@ class StepParts:
             places, gpus = places_of(setup.fabric), {*chain(setup.gpus or (), *setup.beside)}
             ranks = [rank for rank, local in enumerate(places.local) if local in gpus]
             place = places.of(tuple(ranks)).key
-        asked = replace(request, setup=replace(setup, zones=None))
+        smaller = replace(request, setup=replace(setup, zones=None))
         assert isinstance(plan, NcclPlan)
-        way = way_of(setup.comm, plan), plan.chunks, plan.parts
-        question = asked, place, way, work_ps, hbm_bytes
+        plan_key = way_of(setup.comm, plan), plan.chunks, plan.parts
+        question = smaller, place, plan_key, work_ps, hbm_bytes
         return self.times.find(question, partial(part_beside, request, plan, work_ps, hbm_bytes))
 
     def _in_full(
@@ -251,15 +251,15 @@ class StepParts:
         self, ranks: tuple[int, ...], rows: Sequence[Sequence[JointWork]]
     ) -> tuple[Emitter, list[set[int]]]:
         """Write work on the nodes of ranks, a row after another; return the writer and the last tasks of each work."""
-        plan, there = self._ground(ranks)
+        plan, placed = self._ground(ranks)
         builder = ScheduleBuilder(plan.fabric, "part")
-        writer = Emitter(plan, builder, only=frozenset(there.values()))
+        writer = Emitter(plan, builder, only=frozenset(placed.values()))
         tasks: list[set[int]] = []
         for row in rows:
             before = tuple(chain(*tasks))
             for work in row:
-                writer.tail = dict.fromkeys(there.values(), before)
-                tails = work.write(writer, there)
+                writer.tail = dict.fromkeys(placed.values(), before)
+                tails = work.write(writer, placed)
                 tasks.append({*chain(*tails.values())} - {*before})
         return writer, tasks
 
@@ -281,12 +281,12 @@ def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:
 
     NCCL considers the nodes of a group only. Ranks of removed nodes become negative.
     """
-    whole = plan.fabric
-    if len(zones) == whole.num_zones:
+    fabric_of_plan = plan.fabric
+    if len(zones) == fabric_of_plan.num_zones:
         return plan
-    fabric = on_nodes(whole, zones)
-    known = {name: rank for rank, name in enumerate(fabric.ranks)}
-    ranks = tuple(known.get(whole.ranks[rank], -1 - rank) for rank in plan.mesh.ranks)
+    fabric = on_nodes(fabric_of_plan, zones)
+    positions = {name: rank for rank, name in enumerate(fabric.ranks)}
+    ranks = tuple(positions.get(fabric_of_plan.ranks[rank], -1 - rank) for rank in plan.mesh.ranks)
     return replace(plan, fabric=fabric, mesh=replace(plan.mesh, ranks=ranks))
 
 

@@ -66,8 +66,8 @@ class FoldReport(JsonObject):
             apart = format_time(self.skew_ps)
             text += f", {self.alone - proved:,} with ranks ready within {apart}"
         if self.alone < self.folded:
-            rest = self.folded - self.alone
-            text += f", {rest:,} beside other traffic ({self.disturbed_share:.2%} of the time)"
+            unproved = self.folded - self.alone
+            text += f", {unproved:,} beside other traffic ({self.disturbed_share:.2%} of the time)"
         if proved < self.folded:
             text += "; --fold proved simulates all but those proved"
         return text
@@ -179,9 +179,9 @@ def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
     busy = {kind: Union.of(members) for kind, members in spans.items()}
     pairs = {
         (one, two)
-        for together in set(map(tuple, users.values()))
-        for one in together
-        for two in together
+        for users_of in set(map(tuple, users.values()))
+        for one in users_of
+        for two in users_of
         if one != two
     }
     for one, two in pairs:
@@ -290,8 +290,8 @@ class EndedSteps(JsonObject):
 
     @property
     def _unfinished(self) -> Unfinished:
-        known = None if self.result is None else self.result.unfinished
-        return known or Unfinished(self.why, 0.0, 0)
+        unfinished = None if self.result is None else self.result.unfinished
+        return unfinished or Unfinished(self.why, 0.0, 0)
 
     @property
     def progress(self) -> Ended | None:

@@ -111,8 +111,8 @@ def faster(workload: Workload, what: str, factor: float) -> Workload:
 
 def step_remedies(step: JudgedStep) -> list[StepRemedy]:
     """Return the changes that may shorten a step: repairs, then others in descending order of their estimates."""
-    found = [*_hardware(step), *_settings(step)]
-    return [*_repairs(step), *sorted(found, key=lambda one: (-one.estimate_ps, one.words))]
+    remedies = [*_hardware(step), *_settings(step)]
+    return [*_repairs(step), *sorted(remedies, key=lambda one: (-one.estimate_ps, one.words))]
 
 
 def _repairs(step: JudgedStep) -> Iterator[StepRemedy]:
@@ -211,8 +211,8 @@ def _of_kernels(step: JudgedStep) -> Iterator[_Setting]:
 
 
 def _mean_ps(times: Iterable[int]) -> int:
-    each = [*times]
-    return sum(each) // max(1, len(each))
+    values = [*times]
+    return sum(values) // max(1, len(values))
 
 
 def _with_keys(step: JudgedStep, setting: _Setting) -> Iterator[StepRemedy]:
@@ -244,9 +244,9 @@ def _missing(plan: ParallelPlan) -> int:
 
 def affordable_trials(run: StepTiming) -> int:
     """Return the number of re-simulations of steps that are cheap; equal blocks of work are simulated once."""
-    found = [block for block, _ in by_kind(run.blocks)]
-    grants = run.result.grants + sum(block.done.hops for block in found)
-    tasks = len(run.schedule.tasks) + sum(block.done.instances for block in found)
+    blocks = [block for block, _ in by_kind(run.blocks)]
+    grants = run.result.grants + sum(block.done.hops for block in blocks)
+    tasks = len(run.schedule.tasks) + sum(block.done.instances for block in blocks)
     return min(CHEAP_GRANTS // max(1, grants), CHEAP_TASKS // max(1, tasks))
 
 
@@ -292,14 +292,14 @@ def proved_step(
         return RemedyTrial(savings[remedy.words], lambda: after.verdict)
 
     rule = ProofRule(most, every=most is None, repair_part=REPAIR_PART)
-    found = proven(step.verdict, step_remedies(step), trial, rule)
-    if not savings or not found.causes:
-        return found
-    first, *others = found.causes
+    verdict = proven(step.verdict, step_remedies(step), trial, rule)
+    if not savings or not verdict.causes:
+        return verdict
+    first, *others = verdict.causes
     settings = [
         f"{words} {-saving_ps / time_ps:+.1%}"
         for words, saving_ps in sorted(savings.items(), key=lambda item: -item[1])
         if "=" in words and words != first.remedy and saving_ps >= LEAST_SHARE * time_ps
     ]
     first = replace(first, settings=", ".join(settings))
-    return replace(found, causes=(first, *others), order="")
+    return replace(verdict, causes=(first, *others), order="")

@@ -132,16 +132,16 @@ class _Runs:
 
     def __call__(self, schedule: Schedule, ranks: tuple[int, ...]) -> BlockTasks:
         """Run the schedule of a block in isolation."""
-        asked = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
-        result = whole_of(asked, self.options, "a block of work to replicate as pauses")
+        request = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
+        result = whole_of(request, self.options, "a block of work to replicate as pauses")
         self.errors.append(grain_error(result))
         return block_tasks(schedule, ranks, result)
 
     def worst(self, run: StepTiming) -> float | None:
         """Return the error limit of exposed communication in a run and its blocks; None: unknown."""
         errors = [grain_error(run.result), *self.errors]
-        known = [error for error in errors if error is not None]
-        return max(known) if len(known) == len(errors) else None
+        present = [error for error in errors if error is not None]
+        return max(present) if len(present) == len(errors) else None
 
 
 @dataclass
@@ -202,8 +202,8 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     enough = enough or finest(result.grain_error)
     if enough and first is options:
         return result
-    whole = WholeSteps(result.step_ps, result.result.provenance.granularity_note, result.fold)
-    with knowing(result.plan, len(result.step_ps), options.watch.words, whole):
+    first_steps = WholeSteps(result.step_ps, result.result.provenance.granularity_note, result.fold)
+    with knowing(result.plan, len(result.step_ps), options.watch.words, first_steps):
         again = _simulated(coarse if enough else request, options)
     return replace(again, wall_s=result.wall_s + again.wall_s)
 
@@ -251,9 +251,11 @@ def _simulated(
     done = switching(
         Setup(setup.known), result.traffic, plan.mesh.size, request.steps, request.granularity
     )
-    judged = steps.told[0] if steps.told else steps.judged(run, result)
-    told = replace(result.result, judge=judged, prove=judged.prove)
-    return replace(result, switching=done, grain_error=runs.worst(run), result=told, judged=judged)
+    verdict = steps.told[0] if steps.told else steps.judged(run, result)
+    proved_result = replace(result.result, judge=verdict, prove=verdict.prove)
+    return replace(
+        result, switching=done, grain_error=runs.worst(run), result=proved_result, judged=verdict
+    )
 
 
 def _judged_depth(
@@ -324,7 +326,7 @@ class _Steps:
                     *notes,
                     f"trace: {len(blocks)} replicated blocks are pauses, too many tasks",
                 )
-        asked = ScheduleRequest(
+        schedule_request = ScheduleRequest(
             *(request.setup, schedule, notes),
             blocks=rows,
             granularity=request.granularity,
@@ -342,7 +344,7 @@ class _Steps:
             run = StepTiming(self.plan, writer, schedule, result)
             return (proof is None or proof.enough(run)) and self._fine(run)
 
-        result = result_of(asked, replace(options, judge=judge, keep=keep))
+        result = result_of(schedule_request, replace(options, judge=judge, keep=keep))
         # Without the judge's references: the schedule is large.
         run = StepTiming(self.plan, writer, schedule, replace(result, judge=None))
         if result.unfinished is not None:
@@ -398,7 +400,7 @@ class _Steps:
         always = self.request.folding == "proved"
         proof = _Proof(always)
         run = self.run(folder, proof)
-        for left in reversed(range(MOST_ROUNDS)):
+        for rounds_left in reversed(range(MOST_ROUNDS)):
             enough = proof.enough(run)
             run = replace(run, states=proof.states or [])
             if enough:
@@ -406,7 +408,7 @@ class _Steps:
             with self.knowing(run):
                 folder.restart(folder.written | {block.number for block in proof.rest})
                 proof = _Proof(always)
-                run = self.run(folder if left else None, proof)
+                run = self.run(folder if rounds_left else None, proof)
         return run
 
 
@@ -439,7 +441,7 @@ def _evaluate(
 
 def _busy_links(run: StepTiming) -> list[str]:
     """Return the link classes that carry traffic."""
-    busy = {wire for found, _ in by_kind(run.blocks) for wire in found.wires}
+    busy = {wire for block, _ in by_kind(run.blocks) for wire in block.wires}
     wires = run.result.wires
     rows = zip(wires.names, wires.classes, wires.counters["busy_ps"].tolist(), strict=True)
     return sorted({kind_of(name) for wire, name, ps in rows if ps or wire in busy})
@@ -449,8 +451,8 @@ def _wires(run: StepTiming, count: int = 5) -> list[tuple[str, float]]:
     """Return the busiest wires, replicated blocks included, and their utilisation."""
     names = run.result.wires.names
     busy = dict(zip(names, run.result.wires.counters["busy_ps"].tolist(), strict=True))
-    for found, repeated in by_kind(run.blocks):
-        for wire, busy_ps in zip(found.wires, found.done.busy_ps.tolist(), strict=True):
+    for block, repeated in by_kind(run.blocks):
+        for wire, busy_ps in zip(block.wires, block.done.busy_ps.tolist(), strict=True):
             busy[wire] += busy_ps * len(repeated)
     top = sorted(busy.items(), key=lambda item: -item[1])[:count]
     return [(name, value / max(1, run.result.time_ps)) for name, value in top if value]

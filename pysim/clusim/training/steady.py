@@ -133,15 +133,15 @@ def steady_window(
     if overlap is None:
         return None
     ends = {rank: [end_of(step[rank]) for step in steps] for rank in steps[0]}
-    begin = max(each[overlap.first - 1] for each in ends.values())
-    end = min(each[-1 - overlap.last] for each in ends.values())
+    begin = max(stage_ends[overlap.first - 1] for stage_ends in ends.values())
+    end = min(stage_ends[-1 - overlap.last] for stage_ends in ends.values())
     where = f"steps {len(steps)}: steps of ranks overlap"
     more = f"set more steps, such as {2 * len(steps)}"
     if end <= begin:
         raise InputError(f"{where}, and no time is in the steady state; {more}")
     edges = np.linspace(begin, end, 3)
     count = np.arange(1, len(steps) + 1)
-    done = np.array([np.interp(edges, each, count) for each in ends.values()])
+    done = np.array([np.interp(edges, stage_ends, count) for stage_ends in ends.values()])
     halves = np.diff(done).sum(axis=0)
     off = float(halves.max() / max(1e-9, halves.min())) - 1
     if off > DISAGREEMENT:

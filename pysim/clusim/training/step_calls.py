@@ -50,8 +50,8 @@ class StepPlayer(Player):
     """Player of representative ranks: only calls of a rank share wires; equal calls are separate."""
 
     def _find_shared(self, bundle: CallBundle) -> list[CallIsland]:
-        near = [call for rank in bundle.groups[0] for call in self._calls_on[rank]]
-        shared = [call.island for call in near if self.calls.is_shared(call.bundle, bundle)]
+        candidates = [call for rank in bundle.groups[0] for call in self._calls_on[rank]]
+        shared = [call.island for call in candidates if self.calls.is_shared(call.bundle, bundle)]
         return [*dict.fromkeys(island for island in shared if island is not None)]
 
     def _join_equal(self, bundle: CallBundle, operations: Sequence[int]) -> None:
@@ -125,11 +125,11 @@ class StepTimer:
         """Return the progress of each bundle beside the others [2^-16]."""
         result = []
         for one in bundles:
-            others = [o.work for o in bundles if o is not one and self.is_shared(one, o)]
-            if isinstance(one.work, StepBlock) and others:
-                result.append(self._block_rates(one.work, others)[0])
+            sharing = [o.work for o in bundles if o is not one and self.is_shared(one, o)]
+            if isinstance(one.work, StepBlock) and sharing:
+                result.append(self._block_rates(one.work, sharing)[0])
             else:
-                slower = sum(ONE / self._pair(one.work, other)[0] - 1 for other in others)
+                slower = sum(ONE / self._pair(one.work, other)[0] - 1 for other in sharing)
                 result.append(int(ONE / (1 + slower)))
         return result
 
@@ -196,11 +196,11 @@ class StepTimer:
         """Return the ranks of two calls on few nodes of each, on common nodes first."""
         zones, places = self.parts.zones, [one.ranks, other.ranks]
         nodes = [dict.fromkeys(zones[rank] for rank in ranks) for ranks in places]
-        kept: set[int] = set()
+        chosen: set[int] = set()
         for each in nodes:
             both_first = sorted(each, key=lambda node: not all(node in row for row in nodes))
-            kept.update(both_first[:MOST_NODES])
-        return tuple(dict.fromkeys(rank for rank in chain(*places) if zones[rank] in kept))
+            chosen.update(both_first[:MOST_NODES])
+        return tuple(dict.fromkeys(rank for rank in chain(*places) if zones[rank] in chosen))
 
     def _simulated(self, pair: Sequence[StepCall], ranks: tuple[int, ...]) -> tuple[int, int]:
         """Simulate two calls in isolation, one after the other, and then together."""

@@ -105,13 +105,13 @@ def slow_ranks(
     slowed : mapping of int to float
         Factor already applied to a rank's kernel times in the schedule.
     """
-    took: Counter[int] = Counter()
+    times: Counter[int] = Counter()
     alone: defaultdict[int, float] = defaultdict(float)
     for index, task in enumerate(schedule.tasks):
         if task.kind == "kernel" and start[index] >= low and not task.stream.startswith(SERVER):
-            took[task.rank] += int(end[index]) - int(start[index])
+            times[task.rank] += int(end[index]) - int(start[index])
             alone[task.rank] += task.compute_ps / slowed.get(task.rank, 1.0)
-    stretch = {rank: took[rank] / alone[rank] for rank in took if alone[rank] > 0}
+    stretch = {rank: times[rank] / alone[rank] for rank in times if alone[rank] > 0}
     if len(stretch) < 2:
         return {}
     usual = median_low(stretch.values())
@@ -126,15 +126,15 @@ def server_waits(
     `times` are begin and end of every task [ps].
     """
     updates = [i for i, task in enumerate(schedule.tasks) if task.stream.startswith(SERVER)]
-    update = Union(*(each[updates] for each in times)).spans
+    update = Union(*(phases[updates] for phases in times)).spans
     moving = [unfolded(step.spans.get(server, NOTHING))[1][:, :2] for server in servers]
     waits = np.zeros(2)
     for rank, row in zip(step.ranks, step.whole, strict=True):
         window = step.begin_ps, step.end_ps
         compute, moves, _ = unfolded(step.spans.get(rank, NOTHING))
-        known = [compute, moves[:, :2], step.spans.get(rank, NOTHING).issuing]
+        unions = [compute, moves[:, :2], step.spans.get(rank, NOTHING).issuing]
         busy = [
-            Union.of(*known, *more).within(*window) for more in ((), (update,), (update, *moving))
+            Union.of(*unions, *more).within(*window) for more in ((), (update,), (update, *moving))
         ]
         waits += np.minimum(np.diff(busy) / step.steps_of(rank), row.idle_ps)
     named = several(f"rank {server}" for server in servers)
@@ -152,10 +152,10 @@ def heavy_stage(ranks: Sequence[Breakdown], mesh: Mesh) -> str:
         return ""
     compute = {row.rank: row.compute_ps for row in ranks}
     means = [np.mean([compute[rank] for rank in mesh.stage(s)]) for s in range(mesh.pipeline)]
-    most, mean = int(np.argmax(means)), float(np.mean(means))
-    if not mean or means[most] < HEAVIER * mean:
+    heaviest, mean = int(np.argmax(means)), float(np.mean(means))
+    if not mean or means[heaviest] < HEAVIER * mean:
         return ""
-    return f"slowest stage {most}: {means[most] / mean:.2f} times the mean compute time"
+    return f"slowest stage {heaviest}: {means[heaviest] / mean:.2f} times the mean compute time"
 
 
 def full_wire(
@@ -175,13 +175,13 @@ def full_wire(
     share = exposed / lengths
     load: Array = result.bins.wires["busy"] @ share
     row = {name: number for number, name in enumerate(result.wires.names)}
-    for found, repeated in by_kind(blocks):
-        pauses = pauses_of(found, repeated)
+    for block, repeated in by_kind(blocks):
+        pauses = pauses_of(block, repeated)
         low = result.tasks.start_ps[pauses].min(axis=1)
         length = np.maximum(1, result.tasks.end_ps[pauses].max(axis=1) - low)
         done = np.diff(_count_ended(low, length, all_edges))
-        wires = [row[name] for name in found.wires]
-        load[wires] += found.done.busy_ps * (done @ share)
+        wires = [row[name] for name in block.wires]
+        load[wires] += block.done.busy_ps * (done @ share)
     return _named(result, load, float(exposed.sum())) if load.any() else None
 
 
@@ -210,18 +210,18 @@ def _named(result: Result, load: Array, exposed_ps: float) -> FullWire:
     mine = [i for i, name in enumerate(wires.classes) if name == wires.classes[top] and load[i] > 0]
     usual = float(np.median(load[mine]))
     rates = wires.effective_Bps, wires.rate_Bps
-    left = float(rates[0][top] / rates[1][top]) if rates[1][top] else 1.0
+    rate_share = float(rates[0][top] / rates[1][top]) if rates[1][top] else 1.0
     link = link_of(wires.names, top)
-    lost_ps = load[top] - max(usual, left * load[top]) if left < 1 - 1e-9 else 0.0
+    lost_ps = load[top] - max(usual, rate_share * load[top]) if rate_share < 1 - 1e-9 else 0.0
     lost = min(1.0, max(0.0, lost_ps / max(1.0, exposed_ps)))
     shares = zip(wires.classes, (load / max(1.0, exposed_ps)).tolist(), strict=True)
     also = also_limiting(shares, wire_key(wires.classes[top]))
     name = wires.classes[top]
-    class_wires = [i for i, each in enumerate(wires.classes) if each == name]
+    class_wires = [i for i, class_name in enumerate(wires.classes) if class_name == name]
     full = [i for i in class_wires if load[i] >= AS_BUSY * load[top]]
     dead = sum(not wires.effective_Bps[i] for i in class_wires)
-    few = tuple(link_of(wires.names, i) for i in full) if len(full) <= SHOWN_PLACES else ()
-    links = CauseResource("", 0, (), 0, "links", len(class_wires), len(full), few, dead)
+    places = tuple(link_of(wires.names, i) for i in full) if len(full) <= SHOWN_PLACES else ()
+    links = CauseResource("", 0, (), 0, "links", len(class_wires), len(full), places, dead)
     return FullWire(f"over {link_class_name(name)}, {links.count()}", link, name, lost, also)
 
 
@@ -302,12 +302,12 @@ def _spans(phases: Phases, culprits: Culprits) -> Iterator[SplitSpan]:
     times = np.array(
         [[[getattr(row, name) for name in names] for row in rows] for _, rows in phases]
     )
-    whole = times.sum(axis=0)
+    total = times.sum(axis=0)
     ranks = [row.rank for row in phases[0][1]]
     slow = [culprits.slow.get(rank, 0.0) for rank in ranks]
-    lost = _held_up(whole, slow, PARTS if culprits.waits else ("compute",))
+    lost = _held_up(total, slow, PARTS if culprits.waits else ("compute",))
     # The cost of slow ranks in a phase is proportional to its part of the step.
-    until = lost * (times.cumsum(axis=0) / np.maximum(1, whole))
+    until = lost * (times.cumsum(axis=0) / np.maximum(1, total))
     lost_ps = np.diff(np.floor(until + 0.5).astype(np.int64), axis=0, prepend=0)
     for (window, _), rows, cost in zip(phases, times, lost_ps, strict=True):
         sums = dict(zip(PARTS, (rows - cost).sum(axis=0).tolist(), strict=True))
@@ -326,12 +326,12 @@ def _held_up(whole: Array, slow: Sequence[float], affected: Collection[str]) -> 
     """
     compute, bubble, idle = (list(PARTS).index(part) for part in ("compute", "bubble", "idle"))
     excess = np.rint(whole[:, compute] * np.array(slow)).astype(np.int64)
-    left = np.full(len(whole), whole[:, compute].max() - (whole[:, compute] - excess).max())
+    excess_left = np.full(len(whole), whole[:, compute].max() - (whole[:, compute] - excess).max())
     lost = np.zeros_like(whole)
-    for part, most in ((compute, excess), (bubble, whole[:, bubble]), (idle, whole[:, idle])):
+    for part, limit in ((compute, excess), (bubble, whole[:, bubble]), (idle, whole[:, idle])):
         if list(PARTS)[part] in affected:
-            lost[:, part] = np.minimum(most, left)
-            left -= lost[:, part]
+            lost[:, part] = np.minimum(limit, excess_left)
+            excess_left -= lost[:, part]
     return lost
 
 
@@ -415,14 +415,14 @@ class StepSpans:
 
         Computed together, as expanded blocks need much memory.
         """
-        whole = "", self.begin_ps, self.end_ps
+        entire = "", self.begin_ps, self.end_ps
         if self.steady is not None:
-            window, passed = whole[1:], self.end_ps if self.pipeline else 0
+            window, passed = entire[1:], self.end_ps if self.pipeline else 0
             (several,) = breakdown(self.spans, self.ranks, [window], passed)
             one = "", self.begin_ps, self.begin_ps + self.steady.step_ps
             return [(one, [row.of_one_step(self.steady.of_rank_ps(row.rank)) for row in several])]
         passed = self.passed_ps if self.pipeline else 0
-        windows = self._phases() or [whole]
+        windows = self._phases() or [entire]
         rows = breakdown(self.spans, self.ranks, [window[1:] for window in windows], passed)
         return list(zip(windows, rows, strict=True))
 
@@ -430,15 +430,15 @@ class StepSpans:
         """Return phases that add up to the step; short ones are part of the steady state."""
         low, passed, high = self.begin_ps, self.passed_ps, self.end_ps
         works = [_working(self.spans.get(rank, NOTHING), low, passed) for rank in self.ranks]
-        known = [phase for phase in works if phase is not None]
-        if not known:
+        present = [phase for phase in works if phase is not None]
+        if not present:
             return []
-        least = max(1.0, LEAST_PHASE * (high - low))
-        done = passed if high - passed >= least else high
-        full = max(first for first, _ in known)
-        empty = max(full, min(last for _, last in known))
-        full = full if full - low >= least else low
-        empty = empty if done - empty >= least else done
+        min_ps = max(1.0, LEAST_PHASE * (high - low))
+        done = passed if high - passed >= min_ps else high
+        full = max(first for first, _ in present)
+        empty = max(full, min(last for _, last in present))
+        full = full if full - low >= min_ps else low
+        empty = empty if done - empty >= min_ps else done
         fill, drain = ("warm-up", "drain") if self.pipeline else ("start", "tail")
         edges = (low, full, empty, done, high)
         names = (fill, "steady state", drain, "optimizer")

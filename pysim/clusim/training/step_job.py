@@ -88,8 +88,8 @@ class StepWork(NamedTuple):
         result: Counter[Any] = Counter()
         for work, count in Counter(self.works).items():
             inner = work.inner.uses() if isinstance(work, StepBlock) else {work: 1}
-            for each, times in inner.items():
-                result[each] += count * times
+            for use, times in inner.items():
+                result[use] += count * times
         return result
 
 
@@ -223,10 +223,10 @@ class JobEmitter(Emitter):
             writer.run(stage, [sized], "part")
             return writer.tail
 
-        beside = self._busy[stage] if step.key else None
+        traffic = self._busy[stage] if step.key else None
         sets = len(self.plan.mesh.coupled_ranks(stage))
         shown = tuple(self._own[stage])
-        call = self._find(StepCall(shown, ((), unnamed), ranks, write, beside, sets))
+        call = self._find(StepCall(shown, ((), unnamed), ranks, write, traffic, sets))
         done = self.builder.enter(call.shown, step.dim, call, self.tail)
         if step.key:
             self._open[stage, step.key] = done
@@ -262,19 +262,21 @@ class JobEmitter(Emitter):
         Groups of other nodes share no wires inside nodes with these, and are equal to them. The network that both use
         does not taper.
         """
-        zones, shown = self._zones, self._shown(groups)
-        here = {zones[rank] for rank in shown}
+        zones, representatives = self._zones, self._shown(groups)
+        zones_here = {zones[rank] for rank in representatives}
         places = [{zones[rank] for rank in group} for group in groups]
-        while here and any(here < place | here for place in places if place & here):
-            here = here.union(*(place for place in places if place & here))
-        near = [group for group, place in zip(groups, places, strict=True) if place & here]
-        times = len(groups) // max(1, len(near))
+        while zones_here and any(
+            zones_here < place | zones_here for place in places if place & zones_here
+        ):
+            zones_here = zones_here.union(*(place for place in places if place & zones_here))
+        nearest = [group for group, place in zip(groups, places, strict=True) if place & zones_here]
+        times = len(groups) // max(1, len(nearest))
         inside = all(len(place) == 1 for place in places)
         large = sum(map(len, groups)) > MOST_TOGETHER and never_tapers(self.plan.fabric)
-        if not near or times < 2 or len(groups) % len(near) or not (inside or large):
-            return JointGroups(list(groups), shown)
+        if not nearest or times < 2 or len(groups) % len(nearest) or not (inside or large):
+            return JointGroups(list(groups), representatives)
         return JointGroups(
-            near, shown, times, "" if inside else f"one of {times} equal sets of nodes"
+            nearest, representatives, times, "" if inside else f"one of {times} equal sets of nodes"
         )
 
     def _shown(self, groups: Iterable[tuple[int, ...]]) -> list[int]:
@@ -285,8 +287,12 @@ class JobEmitter(Emitter):
         self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
     ) -> Tails:
         """Append concurrent messages of the same size."""
-        shown = self._shown(pairs)
-        times = len(self.plan.mesh.coupled_ranks(self.shown[shown[0]])) if shown else 1
+        representatives = self._shown(pairs)
+        times = (
+            len(self.plan.mesh.coupled_ranks(self.shown[representatives[0]]))
+            if representatives
+            else 1
+        )
 
         def write(sized: Exchange, writer: Emitter, there: Mapping[int, int]) -> Tails:
             pairs_there = [
@@ -296,7 +302,7 @@ class JobEmitter(Emitter):
             return writer.written_messages(sized, pairs_there, after, stream)
 
         done = self._together(
-            exchange, JointGroups(list(pairs), shown, times), stream, waits, write
+            exchange, JointGroups(list(pairs), representatives, times), stream, waits, write
         )
         self._messages[stream, exchange.bytes, pairs[0]] = self.builder.steps.works[-1]
         return done
@@ -311,13 +317,13 @@ class JobEmitter(Emitter):
         both: bool,
     ) -> Tails:
         """Append messages between stages, again if equal messages were appended before."""
-        known = self._messages.get((stream, size_bytes, pairs[0]))
-        if known is None or self.host is not None:
+        message = self._messages.get((stream, size_bytes, pairs[0]))
+        if message is None or self.host is not None:
             return super().between(pairs, size_bytes, action, stream, both=both)
-        src, dst = known.shown
+        src, dst = message.shown
         waits = {src: self.tail.get(src, ())}
         waits[dst] = self.tail.get(dst, ()) if both else waits[src]
-        return self.builder.enter(known.shown, stream, known, waits)
+        return self.builder.enter(message.shown, stream, message, waits)
 
     def _together(
         self,
@@ -328,17 +334,17 @@ class JobEmitter(Emitter):
         write: Callable[[Any, Emitter, Mapping[int, int]], Tails],
     ) -> Tails:
         """Append concurrent communication of groups that contain representative ranks."""
-        groups, shown, times, origin = joint
-        if not shown:
+        groups, representatives, times, origin = joint
+        if not representatives:
             return {}
         ranks = tuple(rank for group in groups for rank in group)
         sends = exchange.operation == "send"
         # After an optimiser step, communication has no concurrent kernels until the next ones.
         busy = None
-        if not sends and not self.builder.has_stepped(shown[0]):
-            busy = self._busy[self.shown[shown[0]]]
+        if not sends and not self.builder.has_stepped(representatives[0]):
+            busy = self._busy[self.shown[representatives[0]]]
         key = tuple(map(len, groups)), replace(exchange, name="")
-        call = self._find(StepCall(tuple(shown), key, ranks, write, busy, times, origin))
-        waits = {rank: (after or self.tail).get(rank, ()) for rank in shown}
+        call = self._find(StepCall(tuple(representatives), key, ranks, write, busy, times, origin))
+        waits = {rank: (after or self.tail).get(rank, ()) for rank in representatives}
         self._enqueue(exchange, waits)
-        return self.builder.enter(shown, stream, call, waits)
+        return self.builder.enter(representatives, stream, call, waits)

@@ -115,8 +115,8 @@ class StepTiming:
     def fold(self) -> FoldReport:
         """Return the report on the replicated blocks."""
         start, end = self.result.tasks.start_ps, self.result.tasks.end_ps
-        known = self.states or states(self.blocks, self.spans, start, end)
-        return fold_report(self.writer.emitter.folder, known)
+        block_states = self.states or states(self.blocks, self.spans, start, end)
+        return fold_report(self.writer.emitter.folder, block_states)
 
     @property
     def window(self) -> tuple[int, int]:
@@ -158,10 +158,10 @@ class StepTiming:
         """Return the verdict on the last step."""
         plan = self.plan
         expected = expected_text(plan.chip.name, plan.workload.host.framework)
-        found = step_verdict(self.step.by_phase, expected, self._culprits())
+        verdict = step_verdict(self.step.by_phase, expected, self._culprits())
         memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
         rows = headline_rows(plan, self.step_ps, memory)
-        return replace(found, figures=tuple(f"{label}: {value}" for label, value in rows))
+        return replace(verdict, figures=tuple(f"{label}: {value}" for label, value in rows))
 
     def _culprits(self) -> Culprits:
         slow: dict[int, float] = {}

@@ -32,15 +32,15 @@ def plot_step(result: TrainingResult, figure: str = "", **look: Any) -> Figure:
         return plot_result(result.result, figure, **look)
     if figure not in ("", "ranks"):
         raise InputError(f"figure {figure!r}: unknown; there are ranks, heatmap, topology")
-    shown = sorted(result.ranks, key=lambda row: -row.exposed_ps)[:MOST_RANKS]
-    shown.sort(key=lambda row: row.rank)
-    whole = np.array([max(1, row.total_ps) for row in shown])
+    rows = sorted(result.ranks, key=lambda row: -row.exposed_ps)[:MOST_RANKS]
+    rows.sort(key=lambda row: row.rank)
+    totals = np.array([max(1, row.total_ps) for row in rows])
     parts = {
-        words: np.array([getattr(row, f"{part}_ps") for row in shown]) / whole
+        words: np.array([getattr(row, f"{part}_ps") for row in rows]) / totals
         for part, words in PARTS.items()
     }
     title = result.summary().title
-    return stacked_bars([f"rank {row.rank}" for row in shown], parts, title, **look)
+    return stacked_bars([f"rank {row.rank}" for row in rows], parts, title, **look)
 
 
 def scaled(

@@ -67,9 +67,9 @@ def sharing(
     schedule: Schedule, start_ps: Any, end_ps: Any, folded: Iterable[Folded] = ()
 ) -> Sharing:
     """Return the cost of a run's communication; `folded` are its replicated blocks."""
-    held: dict[int, int] = {}
+    held_sms: dict[int, int] = {}
     for item in schedule.instances:
-        held[item.task] = held.get(item.task, 0) + item.sm
+        held_sms[item.task] = held_sms.get(item.task, 0) + item.sm
     kernel = alone = sms = moving = 0
     for index, task in enumerate(schedule.tasks):
         if task.kind not in ("kernel", "program"):
@@ -79,7 +79,7 @@ def sharing(
             kernel += length
             alone += task.compute_ps
         else:
-            sms += held.get(index, 0) * length
+            sms += held_sms.get(index, 0) * length
             moving += length
     parts = [(kernel, alone, sms, moving), *(block.done.sharing for block in folded)]
     return Sharing(*map(sum, zip(*parts, strict=True)))
@@ -136,16 +136,16 @@ def switching(
     if not kinds:
         return None
     order = sorted(kinds, key=lambda kind: -kind.bytes * kinds[kind][0])
-    known: dict[Switched, Array] = {}
+    times_of: dict[Switched, Array] = {}
     calls, costs = 0.0, np.zeros((2, 4))
     for kind in order:
         count, group = kinds[kind]
-        like = kind if len(known) < MOST_KINDS else order[0]
-        if like not in known:
-            known[like] = _alone(setup, like, group, granularity)
+        like = kind if len(times_of) < MOST_KINDS else order[0]
+        if like not in times_of:
+            times_of[like] = _alone(setup, like, group, granularity)
         share = count * kind.ranks / gpus / steps
         calls += share
-        costs += _scaled(known[like], kind.bytes / like.bytes) * share
+        costs += _scaled(times_of[like], kind.bytes / like.bytes) * share
     costs[:, 0] /= calls
     switch, ring = costs.tolist()
     return Switching(calls, SwitchCost(*switch), SwitchCost(*ring))
@@ -168,8 +168,8 @@ def _alone(setup: Setup, kind: Switched, group: Sequence[int], granularity: str 
     costs = []
     for algorithm in (kind.algorithm, "ring"):
         schedule = _schedule(fabric, kind, algorithm, size, group)
-        asked = ScheduleRequest(setup, schedule, granularity=granularity)
-        result = result_of(asked, RunOptions(bins=16))
+        request = ScheduleRequest(setup, schedule, granularity=granularity)
+        result = result_of(request, RunOptions(bins=16))
         sms = sum(item.sm for item in schedule.instances)
         sent = sent_bytes(kind.operation, algorithm, size, len(group), machines)
         of_group = np.array([sms, float(result.bins.hbm_bytes.sum()), sent]) / len(group)

@@ -107,9 +107,9 @@ def _numbers(result: StepResult) -> list[str]:
     ]
     if plan.workload.recompute != "none":
         rows.append(("HFU", f"{result.hfu:.1%} of the peak, with recomputation"))
-    for name, shown in PARTS.items():
+    for name, label in PARTS.items():
         time_ps = round(result.mean(name) * 1e12)
-        rows.append((shown, f"{format_time(time_ps)}, {result.mean(name) / step:.1%} of the step"))
+        rows.append((label, f"{format_time(time_ps)}, {result.mean(name) / step:.1%} of the step"))
         if name == "exposed":
             rows += [
                 (f"  {dim}", f"{format_time(round(mean * 1e12))}, {mean / step:.1%}")
@@ -184,9 +184,9 @@ def _shown(result: StepResult) -> list[Breakdown]:
     mesh = result.plan.mesh
     if len(result.ranks) <= SHOWN_RANKS:
         return result.ranks
-    each = max(1, SHOWN_RANKS // mesh.pipeline)
-    wanted = {rank for stage in range(mesh.pipeline) for rank in mesh.stage(stage)[:each]}
-    return [row for row in result.ranks if row.rank in wanted][: 2 * SHOWN_RANKS]
+    ranks_per_stage = max(1, SHOWN_RANKS // mesh.pipeline)
+    ranks = {rank for stage in range(mesh.pipeline) for rank in mesh.stage(stage)[:ranks_per_stage]}
+    return [row for row in result.ranks if row.rank in ranks][: 2 * SHOWN_RANKS]
 
 
 def _volumes(result: StepResult) -> list[str]:
@@ -207,10 +207,10 @@ def _memory(result: StepResult) -> list[str]:
     worst = max(range(len(result.memory)), key=lambda stage: result.memory[stage].total)
     stages = sorted({0, worst, len(result.memory) - 1})
     memory_of_stages = [result.memory[stage] for stage in stages]
-    process, known = result.plan.process, bool(memory_of_stages[0].capacity)
+    process, has_capacity = result.plan.process, bool(memory_of_stages[0].capacity)
     rows: list[list[str | float]] = [["GiB", *(f"stage {stage}" for stage in stages), ""]]
     for name in (*MEMORY_PARTS, "total"):
-        basis = process.basis(name) if name in PROCESS_PARTS and known else ""
+        basis = process.basis(name) if name in PROCESS_PARTS and has_capacity else ""
         rows.append([name, *(getattr(item, name) / 2**30 for item in memory_of_stages), basis])
     table = text_table("  {:<..}" + " {:>7...2f}" * len(stages) + "  {}", rows)
     rooms = [

@@ -87,7 +87,7 @@ class StepEstimate(StepResult):
     def origin(self) -> list[tuple[str, str]]:
         """Number of parts."""
         bound = self.grain_bound
-        made = f"{self.simulated} simulated now" if self.simulated else "all simulated before"
+        parts_text = f"{self.simulated} simulated now" if self.simulated else "all simulated before"
         limit = "error limit not known"
         if bound is not None:
             limit = (
@@ -95,7 +95,7 @@ class StepEstimate(StepResult):
                 if self.whole
                 else f"{limit} (of bursts only: {bound:.1%})"
             )
-        rows = [("estimate", f"of {self.parts} parts, {made}; {limit}")]
+        rows = [("estimate", f"of {self.parts} parts, {parts_text}; {limit}")]
         if self.followed:
             off, step = format_time(self.followed_ps), format_time(self.step_ps[-1])
             rows.append(
