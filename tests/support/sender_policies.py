@@ -239,3 +239,20 @@ class Shut(SenderFlow):
     def lost(self, now_ps: int, size_bytes: int) -> None:
         """Wait for each packet."""
         self.window = size_bytes // 3
+
+
+@clusim.policy
+class Weigh(SenderFlow):
+    """An illegal window that tells the bytes in flight at a grant: its number from 0."""
+
+    grant: Final = 0
+    count: int = 0
+
+    def sent(self, now_ps: int, size_bytes: int) -> None:
+        """Answer -1 minus the bytes in flight."""
+        if self.count == self.grant:
+            self.window = -1 - self.in_flight
+        self.count += 1
+
+    def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int) -> None:
+        """Keep the window."""

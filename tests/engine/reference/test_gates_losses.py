@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.base.errors import RangeExceeded
+from clusim.base.errors import InputError, RangeExceeded
 from clusim.engine.abi import NONE
 from clusim.engine.reference.specs import hash32
 from clusim.policies.choice import Sender
@@ -83,6 +83,21 @@ def test_repeats_wait_for_the_window(engine):
     # After the loss of 297 bytes the window is 99: a repeat waits for the notice of the one before, 1 ps after it
     # arrived, 3100 after it left.
     assert_messages_at(engine, one_lost(500, "Shut"), 6100 + 2 * 3101 + 3110, 4110)
+
+
+@pytest.mark.parametrize(("grant", "time"), [(0, "0 ps"), (1, "131 ns"), (2, "132 ns")])
+def test_a_packet_granted_again_in_flight_counts_once_in_flight(engine, grant, time):
+    # The packet meets another at 1100 and is dropped. It is lost at 51100, and waits behind a packet of 80000 ps that
+    # left at 51000. It is lost again at 101100, so that it leaves twice: at 131000, and at 132000, when the first copy
+    # is still on its way.
+    builder, (other, sender, receiver) = star(3, queue_bytes=100)
+    row = builder.spread(ordered=1, timeout_ps=50_000, retries=7)
+    weigh = Sender(f"{sender_policies.PLACE}:Weigh", (("grant", grant),))
+    builder.source(other, [(0, 99, receiver)])
+    builder.source(sender, [(0, 99, receiver)], spread=row, control=builder.control(weigh))
+    builder.source(sender, [(51_000, 7999, other)], packet_bytes=7999)
+    with pytest.raises(InputError, match=rf"window = -100 at {time}, source 1"):
+        engine(builder.build()).run()
 
 
 def test_a_packet_that_is_never_accepted_ends_the_run(engine):
