@@ -39,7 +39,81 @@ static uint32_t rank_of(const clusim_sim *s, const wire_state *w, uint32_t candi
     return s->wires.ranks[w->queues - s->wires.voqs + candidate];
 }
 
+/* Candidate of a class, the first of its round robin in the lowest rank; NONE without one. */
+typedef struct class_choice {
+    uint32_t candidate, bytes, rank, distance;
+} class_choice;
+
+/* Find the candidates of all classes with credit; return the least priority of one, or NONE. */
+static uint32_t choices_of(const clusim_sim *s, const wire_state *w, class_choice *all,
+                           uint32_t *blocked) {
+    const clusim_wire *image = &s->model->image.wires[wire_of(s, w).i];
+    const clusim_schedule *schedule = &s->model->image.schedules[image->schedule - 1];
+    const class_state *state = &s->wires.classes[wire_of(s, w).i];
+    bool ranked = image->dim && s->model->image.nodes[image->src].endpoint == NONE;
+    uint32_t first = grant_next(w->ready, w->num_words, 0), c = first, vc = 0, least = NONE;
+    for (uint32_t k = 0; k < s->wires.nvc; k++) all[k].candidate = NONE;
+    do {
+        class_choice found = {.candidate = c, .rank = ranked ? rank_of(s, w, c) : 0};
+        found.bytes = grant_needs(s, w, c, &vc);
+        found.distance = (c < state->next[vc] ? w->num_candidates : 0) + c - state->next[vc];
+        const class_choice *best = &all[vc];
+        if (!grant_credit(&w->credits[vc], found.bytes, s->scheduler.now_ps)) {
+            if (blocked) *blocked |= 1u << vc;
+        } else if (best->candidate == NONE || found.rank < best->rank ||
+                   (found.rank == best->rank && found.distance < best->distance)) {
+            all[vc] = found;
+            least = (uint32_t)base_umin(least, schedule->priority[vc]);
+        }
+        c = grant_next(w->ready, w->num_words, c + 1 == w->num_candidates ? 0 : c + 1);
+    } while (c != first);
+    return least;
+}
+
+/* Let the turn pass over all classes of a priority as often as none is granted. */
+static void pass_rounds(const clusim_schedule *schedule, class_state *state,
+                        const class_choice *all, uint32_t classes) {
+    uint64_t rounds = UINT64_MAX;
+    for (uint32_t vc = 0; vc < CLUSIM_SIZE_CLASSES; vc++) {
+        if (!(classes >> vc & 1) || all[vc].candidate == NONE) continue;
+        uint64_t lacking = all[vc].bytes - base_umin(all[vc].bytes, state->deficit[vc]);
+        rounds = base_umin(rounds, base_ceil_div(lacking, schedule->quantum[vc]));
+    }
+    if (rounds < 2) return;
+    for (uint32_t vc = 0; vc < CLUSIM_SIZE_CLASSES; vc++) {
+        if (!(classes >> vc & 1)) continue;
+        bool active = all[vc].candidate != NONE;
+        state->deficit[vc] = active ? state->deficit[vc] + (rounds - 1) * schedule->quantum[vc] : 0;
+    }
+}
+
+/* Candidate of a wire with a schedule that is granted now, or NONE. */
+static uint32_t arbitrate_by_class(const clusim_sim *s, const wire_state *w, uint32_t *blocked) {
+    uint32_t wire = wire_of(s, w).i, classes = 0;
+    const clusim_schedule *schedule =
+        &s->model->image.schedules[s->model->image.wires[wire].schedule - 1];
+    class_state *state = &s->wires.classes[wire];
+    class_choice all[CLUSIM_SIZE_CLASSES];
+    uint32_t priority = choices_of(s, w, all, blocked);
+    if (priority == NONE) return NONE;
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++)
+        classes |= (uint32_t)(schedule->priority[vc] == priority) << vc;
+    pass_rounds(schedule, state, all, classes);
+    uint32_t *turn = &state->turn[priority];
+    while (all[*turn].candidate == NONE || all[*turn].bytes > state->deficit[*turn]) {
+        if (all[*turn].candidate == NONE) state->deficit[*turn] = 0;
+        do *turn = *turn + 1 == s->wires.nvc ? 0 : *turn + 1;
+        while (!(classes >> *turn & 1));
+        if (all[*turn].candidate != NONE) state->deficit[*turn] += schedule->quantum[*turn];
+    }
+    const class_choice *chosen = &all[*turn];
+    state->deficit[*turn] -= chosen->bytes;
+    state->next[*turn] = chosen->candidate + 1 == w->num_candidates ? 0 : chosen->candidate + 1;
+    return chosen->candidate;
+}
+
 uint32_t arbitrate_by_rank(const clusim_sim *s, const wire_state *w, uint32_t *blocked) {
+    if (w->traits & SCHEDULED) return arbitrate_by_class(s, w, blocked);
     uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate);
     uint32_t c = first, best = NONE, best_rank = RANK_ENTERING + 1, vc = 0;
     do {

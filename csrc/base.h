@@ -32,7 +32,8 @@ __attribute__((noreturn, cold)) static inline void base_fail(const char *cond, c
 
 /* Kinds without payload on the wire, as a bit set. */
 #define KINDS_BARE                                                                                 \
-    ((1u << CLUSIM_KIND_READ_REQ) | (1u << CLUSIM_KIND_RED_REQ) | (1u << CLUSIM_KIND_RED_FETCH))
+    ((1u << CLUSIM_KIND_READ_REQ) | (1u << CLUSIM_KIND_RED_REQ) | (1u << CLUSIM_KIND_RED_FETCH) |  \
+     (1u << CLUSIM_KIND_TRIMMED))
 
 /* Kinds that end at a reduction unit, or may. */
 #define KINDS_REDUCED                                                                              \

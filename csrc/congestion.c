@@ -94,25 +94,55 @@ static bool is_repeated(const clusim_sim *s, const packet *p) {
     return p->ordered && s->model->image.spreads[xfer_at(s, p->xfer)->spread].timeout_ps > 0;
 }
 
+/* A trimmed packet enters the queue of headers, which may be full. */
+static bool header_drops(clusim_sim *s, const packet *p) {
+    const clusim_wire *image = &s->model->image.wires[p->out.i];
+    congestion_counters *count = &s->congestion.counters[p->out.i];
+    uint64_t all = s->model->image.nodes[image->src].shared_bytes;
+    uint64_t *used = &s->congestion.shared[image->src];
+    if (!image->queue_bytes) return false;
+    if (count->header_bytes + p->wire_bytes > image->queue_bytes) return true;
+    if (all && *used + p->wire_bytes > all) return true;
+    count->header_bytes += p->wire_bytes;
+    *used += p->wire_bytes;
+    return false;
+}
+
 bool congestion_drops(clusim_sim *s, packet *p) {
     const clusim_wire *image = &s->model->image.wires[p->out.i];
     congestion_counters *count = &s->congestion.counters[p->out.i];
-    uint64_t queued = wire_at(s, p->out)->queued_bytes, with = queued + p->wire_bytes;
+    if (UNLIKELY(p->kind == CLUSIM_KIND_TRIMMED)) return header_drops(s, p);
+    uint64_t queued = wire_at(s, p->out)->queued_bytes - count->header_bytes;
+    uint64_t with = queued + p->wire_bytes;
     bool marked = marks(s, p->out, with);
     if (image->queue_bytes && is_repeated(s, p) &&
-        (with > image->queue_bytes || exceeds_shared(s, p, queued) || (marked && image->red))) {
-        count->drops++;
-        count->dropped_bytes += p->payload;
+        (with > image->queue_bytes || exceeds_shared(s, p, queued) || (marked && image->red)))
         return true;
-    }
     p->marked |= marked;
     count->marks += marked;
     if (wire_at(s, p->out)->traits & SHARES) s->congestion.shared[image->src] += p->wire_bytes;
     return false;
 }
 
+bool congestion_trims(clusim_sim *s, const packet *p) {
+    const clusim_image *im = &s->model->image;
+    if (!im->wires[p->out.i].trim_vc || p->kind == CLUSIM_KIND_TRIMMED) return false;
+    if (!im->spreads[xfer_at(s, p->xfer)->spread].trimmed) return false;
+    s->congestion.counters[p->out.i].trims++;
+    s->congestion.counters[p->out.i].trimmed_bytes += p->payload;
+    return true;
+}
+
+void congestion_count_drop(clusim_sim *s, const packet *p) {
+    congestion_counters *count = &s->congestion.counters[p->out.i];
+    count->drops++;
+    count->dropped_bytes += p->kind == CLUSIM_KIND_TRIMMED ? 0 : p->payload;
+}
+
 void congestion_left(clusim_sim *s, wire_id wire, const packet *p) {
     s->congestion.shared[info_at(s, wire)->src.i] -= p->wire_bytes;
+    if (p->kind == CLUSIM_KIND_TRIMMED)
+        s->congestion.counters[wire.i].header_bytes -= p->wire_bytes;
 }
 
 /* ---- rate control: DCQCN -----------------------------------------------------------------------
@@ -273,4 +303,6 @@ void congestion_read(const clusim_sim *s, wire_id wire, clusim_wire_counters *ou
     out->held_max = c->held_max;
     out->drops = c->drops;
     out->dropped_bytes = c->dropped_bytes;
+    out->trims = c->trims;
+    out->trimmed_bytes = c->trimmed_bytes;
 }

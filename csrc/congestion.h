@@ -3,7 +3,8 @@
  * Hardware  Priority flow control (IEEE 802.1Qbb), marks (RFC 3168) and DCQCN in RoCE adapters.
  * Model     Contract, sections 4 and 5. Pauses and notifications are delays, not packets.
  * Not modelled  Pauses by a shared buffer, pause quanta that run out, the bandwidth of pause and
- * notification frames. Parameters  Image arrays `wires` (xoff, xon, ecn, queue_bytes, alpha, red),
+ * notification frames. Parameters  Image arrays `wires` (xoff, xon, ecn, queue_bytes, alpha, red,
+ * trim_vc),
  * `nodes` (shared_bytes) and `controls`.
  */
 #ifndef CLUSIM_CONGESTION_H
@@ -21,10 +22,14 @@ STATUS congestion_free_event(clusim_sim *s, wire_id wire, uint32_t payload);
 STATUS congestion_pause_event(clusim_sim *s, wire_id wire, uint32_t payload);
 
 /* A packet received over a wire is to enter a queue of a wire that marks or drops: mark it if it
- * finds congestion. True if it is dropped instead. */
+ * finds congestion. True if it does not enter instead. */
 bool congestion_drops(clusim_sim *s, packet *p);
 
-/* A packet leaves the queue of a wire that shares memory. */
+/* True, and counted, if such a packet is trimmed; otherwise it is dropped. */
+bool congestion_trims(clusim_sim *s, const packet *p);
+void congestion_count_drop(clusim_sim *s, const packet *p);
+
+/* A packet leaves the queue of a wire that shares memory, or queues headers. */
 void congestion_left(clusim_sim *s, wire_id wire, const packet *p);
 
 /* True if the sender is to be notified of a marked packet now; this starts the interval again. */

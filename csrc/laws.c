@@ -216,8 +216,7 @@ static void mark_copying(const clusim_image *im, uint8_t *copies) {
 }
 
 /* Payload over the wires of each node: at endpoints the requested payload (and relayed payload, if
- * GPUs relay), elsewhere the received payload, sent on or
- * dropped. */
+ * GPUs relay), elsewhere the received payload, sent on, dropped or trimmed. */
 static STATUS check_node(const clusim_sim *s, const uint64_t *flow, uint32_t node, bool copies,
                          clusim_error *e) {
     uint64_t out = flow[2 * (uint64_t)node], in = flow[2 * (uint64_t)node + 1];
@@ -244,7 +243,8 @@ static STATUS check_payload(const clusim_sim *s, clusim_error *e) {
         for (uint32_t w = 0; w < im->num_wires; w++) {
             flow[2 * (uint64_t)im->wires[w].src] += s->wires.all[w].payload;
             if (im->wires[w].queue_bytes)
-                flow[2 * (uint64_t)im->wires[w].src] += s->congestion.counters[w].dropped_bytes;
+                flow[2 * (uint64_t)im->wires[w].src] += s->congestion.counters[w].dropped_bytes +
+                                                        s->congestion.counters[w].trimmed_bytes;
             flow[2 * (uint64_t)im->wires[w].dst + 1] += s->wires.all[w].payload;
         }
     }

@@ -81,6 +81,7 @@ STATUS lines_init(clusim_sim *s) {
     if (!s->model->has_order) return CLUSIM_OK;
     ZEROED(o->counters, im->num_targets);
     ZEROED(o->kept, im->num_targets);
+    ZEROED(o->timeout_at, im->num_targets);
     ZEROED(o->of_conn, im->num_conns);
     ZEROED(o->of_message, im->num_messages);
     ZEROED(o->turn, im->num_conns);
@@ -95,6 +96,7 @@ void lines_free(clusim_sim *s) {
     const orders_part *o = &s->spreads.orders;
     free(o->counters);
     free(o->kept);
+    free(o->timeout_at);
     free(o->of_conn);
     free(o->of_message);
     free(o->turn);
@@ -163,7 +165,7 @@ STATUS lines_dropped(clusim_sim *s, const packet *p) {
     pair_id id = lines_pair(s, x, p->number);
     const order_pair *pair = pair_at(s, id);
     int64_t timeout_ps = line_at(s, x->line)->timeout_ps;
-    s->spreads.orders.dropped_bytes += p->payload;
+    if (p->kind != CLUSIM_KIND_TRIMMED) s->spreads.orders.dropped_bytes += p->payload;
     lines_forget(s, p->xfer);
     return pair->timing ? CLUSIM_OK : lines_time(s, id, s->scheduler.now_ps + timeout_ps);
 }

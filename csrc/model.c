@@ -102,8 +102,9 @@ static bool tells(const clusim_model *m, const clusim_wire *x) {
 
 /* Traits of a wire as an output of its switch. */
 static uint32_t traits_as_output(const clusim_model *m, const clusim_wire *x) {
-    bool shares = x->queue_bytes && m->image.nodes[x->src].shared_bytes;
-    return (x->ecn_max_bytes || x->queue_bytes ? MARKS : 0) | (is_ranked(m, x) ? RANKED : 0) |
+    bool shares = x->queue_bytes && (m->image.nodes[x->src].shared_bytes || m->has_trims);
+    return (x->ecn_max_bytes || x->queue_bytes ? MARKS : 0) |
+           (is_ranked(m, x) || x->schedule ? RANKED : 0) | (x->schedule ? SCHEDULED : 0) |
            (tells(m, x) ? TELLS | HAS_ERRORS : 0) | (shares ? SHARES | HAS_ERRORS : 0);
 }
 
@@ -260,6 +261,7 @@ STATUS model_derive(clusim_model *m) {
         m->has_senders |= im->controls[i].sender != CLUSIM_SENDER_MODE_DCQCN;
         m->has_telemetry |= im->controls[i].sender == CLUSIM_SENDER_MODE_TELEMETRY;
     }
+    for (uint32_t w = 0; w < im->num_wires; w++) m->has_trims |= im->wires[w].trim_vc > 0;
     for (uint32_t w = 0; w < im->num_wires; w++) derive_wire(m, w);
     for (uint32_t i = 0; i < im->num_conns; i++)
         m->has_choice |= im->conns[i].policy == CLUSIM_POLICY_ADAPTIVE;

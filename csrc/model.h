@@ -65,9 +65,10 @@ enum {
     FROM_PLAIN = 64,   /* leaves a node that works in windows */
     TO_PLAIN = 128,    /* leads to one */
     CROSSES = 256,     /* leads to one of another thread (partition.h) */
-    RANKED = 512,      /* of a switch, with a dimension: its queues have ranks */
+    RANKED = 512,      /* SCHEDULED, or of a switch, with a dimension: its queues have ranks */
     TELLS = 1024,      /* of a switch: packets record its queue and bytes for policies of senders */
-    SHARES = 2048      /* drops packets by the shared memory of its node */
+    SHARES = 2048,     /* drops packets by the shared memory of its node, or queues headers */
+    SCHEDULED = 4096   /* its classes have a schedule */
 };
 
 /* A route group: number of wires, and the first one. */
@@ -103,6 +104,7 @@ struct clusim_model {
                           ordered */
     bool is_ordered;   /* arrivals must be handled in the contract's order, one by one */
     bool has_congestion;
+    bool has_trims;
     bool has_controls;
     bool has_senders;     /* sender policies */
     bool has_telemetry;   /* some policies receive the hops of packets */

@@ -75,6 +75,7 @@ static uint64_t highest_vc(const clusim_image *im) {
     for (uint64_t c = 0; c < im->num_conns; c++)
         vc = base_umax(vc, base_umax(im->conns[c].vc, im->conns[c].vc_response));
     for (uint64_t k = 0; k < im->num_sources; k++) vc = base_umax(vc, im->sources[k].vc);
+    for (uint64_t w = 0; w < im->num_wires; w++) vc = base_umax(vc, im->wires[w].trim_vc);
     for (uint64_t r = 0; r < im->num_spreads; r++)
         detour = base_umax(detour, im->spreads[r].detour_vcs);
     return vc + detour + 1;
@@ -85,6 +86,7 @@ static const char *wrong_spread(const clusim_image *im, uint64_t row) {
     NEED(x->detour_lo <= x->detour_hi, "detours the wrong way round");
     NEED(x->ordered || !x->timeout_ps, "a timeout, but packets are accepted in any order");
     NEED(x->timeout_ps || !x->selective, "selective, but without a timeout");
+    NEED(x->selective || !x->trimmed, "trimmed, but not selective");
     if (x->minimal_vc == 0) return NULL;
     NEED(x->gap_ps == 0 && x->detour_lo == x->detour_hi,
          "minimal paths exclude flowlets and detours");

@@ -7,7 +7,7 @@
 static bool may_window(const clusim_model *m) {
     const clusim_image *im = &m->image;
     uint64_t largest = m->sizes.largest;
-    bool may = !m->has_congestion;
+    bool may = !m->has_congestion && im->num_schedules == 0;
     for (uint32_t r = 0; r < im->num_spreads; r++) /* all nodes choose */
         may &= !m->has_choice || im->spreads[r].detour_lo >= im->spreads[r].detour_hi;
     for (uint32_t f = 0; f < im->num_faults; f++)

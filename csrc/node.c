@@ -130,10 +130,22 @@ static STATUS accept_kept(clusim_sim *s, packet_id index) {
     return CLUSIM_OK;
 }
 
+/* A trimmed packet ends at its receiver. */
+static STATUS take_header(clusim_sim *s, packet_id index, wire_id from) {
+    const packet *p = packet_at(s, index);
+    xfer_id id = p->xfer;
+    TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, s->scheduler.now_ps));
+    TRY(order_trimmed(s, p));
+    pool_free_packet(s, index);
+    lines_forget(s, id);
+    return CLUSIM_OK;
+}
+
 /* Accept the expected packet and kept packets that follow it. */
 static STATUS deliver_in_order(clusim_sim *s, packet_id index, wire_id from) {
     packet *p = packet_at(s, index);
     xfer_id id = p->xfer;
+    if (UNLIKELY(p->kind == CLUSIM_KIND_TRIMMED)) return take_header(s, index, from);
     if (spread_of(s, xfer_at(s, id))->timeout_ps) p->acknowledged &= order_takes(s, p);
     if (UNLIKELY(p->marked || p->acknowledged)) TRY(notice_delivered(s, p));
     notice_forget_hops(s, p);
@@ -290,7 +302,8 @@ STATUS node_arrive(clusim_sim *s, packet_id index) {
         if (control | back->owed_256) wire_owe(s, back, control);
     }
     if (UNLIKELY(w->traits & PAUSES)) TRY(congestion_held(s, from, p));
-    bool ends = p->kind >= CLUSIM_KIND_AGG_UP && tree_at_end(s, p);
+    bool ends =
+        p->kind >= CLUSIM_KIND_AGG_UP && p->kind != CLUSIM_KIND_TRIMMED && tree_at_end(s, p);
     if (!endpoint_none(w->far_endpoint) && target_is(model_target(w->far_endpoint), p->dst))
         return take_in(s, index, from, &endpoint_at(s, w->far_endpoint)->deferred);
     if (ends_at_unit(p, ends))

@@ -132,16 +132,30 @@ bool order_takes(const clusim_sim *s, const packet *p) {
     return expected || (!order_knows(s, p) && has_room(s, p));
 }
 
-/* Request the packets that an early packet has overtaken. */
-static STATUS ask(clusim_sim *s, pair_id id, const xfer *x, uint64_t number) {
+static STATUS ask(clusim_sim *s, pair_id id, const xfer *x, order_span span) {
     order_pair *pair = pair_at(s, id);
-    uint64_t from = pair->seen;
-    pair->seen = base_umax(from, number + 1);
-    if (!spread_of(s, x)->selective || from >= number) return CLUSIM_OK;
     QUEUE_ROOM(&pair->missing);
-    pair->missing.items[pair->missing.len++] = (order_span){from, number};
+    pair->missing.items[pair->missing.len++] = span;
     int64_t at = s->scheduler.now_ps + spread_of(s, x)->nak_ps;
     return scheduler_event(s, at, EV_REPEAT, pair->flow.i, id.i);
+}
+
+/* Request the packets that an early packet has overtaken, unless headers tell of losses. */
+static STATUS ask_overtaken(clusim_sim *s, pair_id id, const xfer *x, uint64_t number) {
+    order_pair *pair = pair_at(s, id);
+    const clusim_spread *spread = spread_of(s, x);
+    uint64_t from = pair->seen;
+    pair->seen = base_umax(from, number + 1);
+    if (!spread->selective || spread->trimmed || from >= number) return CLUSIM_OK;
+    return ask(s, id, x, (order_span){from, number});
+}
+
+STATUS order_trimmed(clusim_sim *s, const packet *p) {
+    const xfer *x = xfer_at(s, p->xfer);
+    uint64_t number = order_number(s, p);
+    s->spreads.orders.counters[receiver_of(x).i].trimmed += counts(s);
+    if (order_knows(s, p)) return CLUSIM_OK;
+    return ask(s, order_pair_of(s, p), x, (order_span){number, number + 1});
 }
 
 STATUS order_early(clusim_sim *s, packet_id index) {
@@ -157,7 +171,7 @@ STATUS order_early(clusim_sim *s, packet_id index) {
         count_kept(s, p, p->payload);
         *next_of(s, index) = *link;
         *link = index;
-        return ask(s, id, x, number);
+        return ask_overtaken(s, id, x, number);
     }
     pool_free_packet(s, index);
     if (known || pair->refused) return CLUSIM_OK; /* a refusal on its way covers the packet */

@@ -22,6 +22,9 @@ bool order_arrived(clusim_sim *s, const packet *p);
 /* A packet that is not the expected one arrives: keep or drop it. Its buffer is free. */
 STATUS order_early(clusim_sim *s, packet_id packet);
 
+/* The header of a trimmed packet arrives: request the packet. */
+STATUS order_trimmed(clusim_sim *s, const packet *p);
+
 /* The expected packet of a queue pair was accepted. Remove the next one from the kept packets, or
  * refuse a lost one. */
 STATUS order_next(clusim_sim *s, pair_id pair, packet_id *out);

@@ -27,6 +27,7 @@
     T(endpoints, 0, UINT64_C(4294967294)) \
     T(formats, 0, UINT64_C(4294967294)) \
     T(wires, 0, UINT64_C(16777215)) \
+    T(schedules, 0, UINT64_C(4294967294)) \
     T(targets, 0, UINT64_C(4294967294)) \
     T(routes, 0, UINT64_C(4294967294)) \
     T(group_off, 1, UINT64_C(4294967294)) \
@@ -86,10 +87,10 @@
     F(endpoints, clusim_endpoint, inject_256, 4, 1, PLAIN, INT64_C(0), UINT64_C(65536), nothing, 0) \
     F(formats, clusim_format, flit_bytes, 4, 1, PLAIN, INT64_C(1), UINT64_C(65536), nothing, 0) \
     F(formats, clusim_format, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
-    F(formats, clusim_format, header_bytes, 4, 11, PLAIN, INT64_C(1), UINT64_C(65536), nothing, 0) \
-    F(formats, clusim_format, control_256, 4, 11, PLAIN, INT64_C(0), UINT64_C(16777216), nothing, 0) \
-    F(formats, clusim_format, service_1024, 4, 11, PLAIN, INT64_C(1), UINT64_C(65536), nothing, 0) \
-    F(formats, clusim_format, limit_bytes, 4, 11, PLAIN, INT64_C(1), UINT64_C(4294967295), nothing, 0) \
+    F(formats, clusim_format, header_bytes, 4, 12, PLAIN, INT64_C(1), UINT64_C(65536), nothing, 0) \
+    F(formats, clusim_format, control_256, 4, 12, PLAIN, INT64_C(0), UINT64_C(16777216), nothing, 0) \
+    F(formats, clusim_format, service_1024, 4, 12, PLAIN, INT64_C(1), UINT64_C(65536), nothing, 0) \
+    F(formats, clusim_format, limit_bytes, 4, 12, PLAIN, INT64_C(1), UINT64_C(4294967295), nothing, 0) \
     F(wires, clusim_wire, rate_num, 8, 1, PLAIN, INT64_C(1), UINT64_C(1073741823), nothing, 0) \
     F(wires, clusim_wire, rate_den, 8, 1, PLAIN, INT64_C(1), UINT64_C(1073741823), nothing, 0) \
     F(wires, clusim_wire, latency_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \
@@ -111,6 +112,10 @@
     F(wires, clusim_wire, ecn_threshold, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(wires, clusim_wire, alpha_1024, 4, 1, PLAIN, INT64_C(0), UINT64_C(1048576), nothing, 0) \
     F(wires, clusim_wire, red, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
+    F(wires, clusim_wire, trim_vc, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), vcs, 0) \
+    F(wires, clusim_wire, schedule, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), schedules, END_TOO) \
+    F(schedules, clusim_schedule, priority, 4, 8, PLAIN, INT64_C(0), UINT64_C(7), nothing, 0) \
+    F(schedules, clusim_schedule, quantum, 4, 8, PLAIN, INT64_C(1), UINT64_C(536870912), nothing, 0) \
     F(targets, clusim_target, node, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nodes, 0) \
     F(targets, clusim_target, zone, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(targets, clusim_target, local, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
@@ -162,7 +167,7 @@
     F(spreads, clusim_spread, minimal_vc, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), vcs, 0) \
     F(spreads, clusim_spread, selective, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
     F(spreads, clusim_spread, retries, 4, 1, PLAIN, INT64_C(0), UINT64_C(65536), nothing, 0) \
-    F(spreads, clusim_spread, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
+    F(spreads, clusim_spread, trimmed, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
     V(queue_keys, uint32_t, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(conns, clusim_conn, tail_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
     F(conns, clusim_conn, head_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \

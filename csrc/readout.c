@@ -42,6 +42,8 @@ void readout_finish(clusim_sim *s) {
         f = base_mix(base_mix(f, c->held_max), c->overflows);
         if (!s->model->image.wires[w].queue_bytes) continue;
         f = base_mix(base_mix(f, c->drops), c->dropped_bytes);
+        if (!s->model->image.wires[w].trim_vc) continue;
+        f = base_mix(base_mix(f, c->trims), c->trimmed_bytes);
     }
     s->results.fingerprint = f;
 }

@@ -253,6 +253,16 @@ STATUS repeat_refused(clusim_sim *s, pair_id id) {
     return CLUSIM_OK;
 }
 
+static void count_timeout(clusim_sim *s, const xfer *x, int64_t timeout_ps) {
+    clusim_order_counters *c = sender_of(s, x);
+    int64_t *last_ps = &s->spreads.orders.timeout_at[c - s->spreads.orders.counters];
+    int64_t now_ps = s->scheduler.now_ps;
+    if (s->results.finished) return;
+    c->timeouts++;
+    c->timeout_ps += now_ps - base_max(now_ps - timeout_ps, *last_ps);
+    *last_ps = now_ps;
+}
+
 STATUS repeat_timeout(clusim_sim *s, pair_id id) {
     order_pair *pair = pair_at(s, id);
     order_line *line = line_at(s, pair->line);
@@ -268,7 +278,7 @@ STATUS repeat_timeout(clusim_sim *s, pair_id id) {
         scheduler_flow_beyond(s, pair->flow);
         return CLUSIM_OK;
     }
-    sender_of(s, x)->timeouts += !s->results.finished;
+    count_timeout(s, x, line->timeout_ps);
     TRY(lose(s, id, all, true));
     return lines_time(s, id, now_ps + line->timeout_ps);
 }

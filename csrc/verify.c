@@ -99,9 +99,10 @@ STATUS verify_balances(clusim_sim *s, clusim_error *e) {
         if (s->xfers.live) return unbalanced(e, 0, "transfers left", s->xfers.live, 0);
         const orders_part *o = &s->spreads.orders;
         uint64_t sent = o->begun_bytes + o->repeated_bytes;
-        if (o->lines && sent != o->arrived_bytes + o->dropped_bytes)
+        uint64_t ended = o->arrived_bytes + o->dropped_bytes + o->trimmed_bytes;
+        if (o->lines && sent != ended)
             return unbalanced(e, 0, "bytes received and dropped of receivers in order",
-                              (int64_t)(o->arrived_bytes + o->dropped_bytes), (int64_t)sent);
+                              (int64_t)ended, (int64_t)sent);
         if (s->buffers.live) return unbalanced(e, 0, "shared buffers left", s->buffers.live, 0);
         for (uint32_t u = 0; u < s->model->image.num_units; u++) {
             if (s->units.all[u].in_use)

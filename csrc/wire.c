@@ -8,6 +8,7 @@
 #include "parts/congestion.h"
 #include "parts/spreads.h"
 #include "pool.h"
+#include "route.h"
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
@@ -53,6 +54,13 @@ static void rank_queues(const wires_part *w, const clusim_model *m, const wire_i
     }
 }
 
+/* The first class of each priority has the turn. */
+static void init_classes(const clusim_sim *s, wire_id wire) {
+    uint32_t row = s->model->image.wires[wire.i].schedule;
+    for (uint32_t vc = s->wires.nvc; row && vc-- > 0;)
+        s->wires.classes[wire.i].turn[s->model->image.schedules[row - 1].priority[vc]] = vc;
+}
+
 STATUS wire_init(clusim_sim *s) {
     const clusim_model *m = s->model;
     uint64_t count = m->image.num_wires;
@@ -70,7 +78,11 @@ STATUS wire_init(clusim_sim *s) {
     ZEROED(w->waits, 2 * m->num_flows);
     ZEROED(w->flows, m->num_flows);
     for (uint64_t i = 0; i < m->num_voqs; i++) w->voqs[i] = (voq){NO(packet), NO(packet)};
-    for (uint32_t i = 0; i < count; i++) init_wire(s, ID(wire, i));
+    if (m->image.num_schedules) ZEROED(w->classes, count);
+    for (uint32_t i = 0; i < count; i++) {
+        init_wire(s, ID(wire, i));
+        if (w->classes) init_classes(s, ID(wire, i));
+    }
     if (!m->has_dims) return CLUSIM_OK;
     memset(w->ranks, RANK_ENTERING, m->num_voqs);
     for (uint32_t i = 0; i < count; i++) rank_queues(w, m, &m->wires[i]);
@@ -85,6 +97,7 @@ void wire_free(clusim_sim *s) {
     free(w->credits);
     free(w->voqs);
     free(w->ranks);
+    free(w->classes);
     free(w->ready_bits);
     free(w->waits);
     free(w->flows);
@@ -170,10 +183,31 @@ void wire_drain(clusim_sim *s, wire_state *w) {
     w->control_bytes += flits * flit;
 }
 
-STATUS wire_drop(clusim_sim *s, packet_id index) {
-    packet *p = packet_at(s, index);
-    TRY(wire_return_credit(s, p->held_wire, p->held_vc, p->held_bytes, s->scheduler.now_ps));
+static void forget_promise(const clusim_sim *s, packet *p) {
     if (p->promised) s->spreads.promised[p->out.i * s->wires.nvc + p->vc] -= p->wire_bytes;
+    p->promised = 0;
+}
+
+/* A packet loses its payload. */
+static void trim(clusim_sim *s, packet *p) {
+    forget_promise(s, p);
+    notice_forget_hops(s, p);
+    s->spreads.orders.trimmed_bytes += p->payload;
+    p->acknowledged = 0;
+    p->kind = CLUSIM_KIND_TRIMMED;
+    p->first_vc = p->vc = (uint8_t)s->model->image.wires[p->out.i].trim_vc;
+    route_cut(s, p, p->out);
+}
+
+STATUS wire_refuse(clusim_sim *s, packet_id index, uint32_t candidate) {
+    packet *p = packet_at(s, index);
+    if (congestion_trims(s, p)) {
+        trim(s, p);
+        if (!congestion_drops(s, p)) return wire_enqueue(s, index, candidate + p->vc - p->held_vc);
+    }
+    congestion_count_drop(s, p);
+    TRY(wire_return_credit(s, p->held_wire, p->held_vc, p->held_bytes, s->scheduler.now_ps));
+    forget_promise(s, p);
     notice_forget_hops(s, p);
     TRY(lines_dropped(s, p));
     pool_free_packet(s, index);

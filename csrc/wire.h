@@ -158,14 +158,14 @@ static inline STATUS wire_enqueue(clusim_sim *s, packet_id index, uint32_t candi
     return wire_wake(s, w, w->free_at);
 }
 
-/* A packet vanishes before it enters a queue. */
-__attribute__((cold)) STATUS wire_drop(clusim_sim *s, packet_id index);
+/* A packet does not fit into a queue: it is trimmed, or vanishes. */
+__attribute__((cold)) STATUS wire_refuse(clusim_sim *s, packet_id index, uint32_t candidate);
 
 /* Put a packet received over a wire into a VOQ of the wire `packet.out`. */
 static inline STATUS wire_enqueue_marked(clusim_sim *s, packet_id index, uint32_t candidate) {
     packet *p = packet_at(s, index);
     if (UNLIKELY(wire_at(s, p->out)->traits & MARKS) && congestion_drops(s, p))
-        return wire_drop(s, index);
+        return wire_refuse(s, index, candidate);
     return wire_enqueue(s, index, candidate);
 }
 

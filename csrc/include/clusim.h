@@ -121,6 +121,8 @@ typedef struct clusim_wire_counters {
     uint64_t held_max; /* most bytes one VC's receive buffer ever held, on a wire that pauses */
     uint64_t drops;    /* packets or bursts dropped before its queues */
     uint64_t dropped_bytes; /* their payload */
+    uint64_t trims;         /* packets or bursts that lost their payload */
+    uint64_t trimmed_bytes;
 } clusim_wire_counters;
 
 /* Packets of receivers that accept them in order only, of one target: NIC, or endpoint without. */
@@ -131,6 +133,8 @@ typedef struct clusim_order_counters {
     uint64_t kept_max;       /* most payload kept at a time */
     uint64_t repeated_bytes; /* payload that it sent again */
     uint64_t timeouts;       /* of its queue pairs, after which it repeated packets */
+    int64_t timeout_ps;      /* in which one waited for such a timeout */
+    uint64_t trimmed;        /* headers that arrived for it without payload */
 } clusim_order_counters;
 
 /* Counters of a wire at a time during a run; as of clusim_wire_counters. */

@@ -23,14 +23,16 @@ enum clusim_kind {
     CLUSIM_KIND_FETCH = 8,      /* data that a NIC reads from memory, on the way to it */
     CLUSIM_KIND_AGG_UP = 9,     /* towards the root of an aggregation tree */
     CLUSIM_KIND_AGG_DOWN = 10,  /* from it */
+    CLUSIM_KIND_TRIMMED = 11,   /* a header without its payload */
 };
 
 enum clusim_size {
-    CLUSIM_SIZE_KINDS = 11,
+    CLUSIM_SIZE_KINDS = 12,
     CLUSIM_SIZE_OPCODES = 20, /* entries of a cost table; maximum entries of op_flags */
     CLUSIM_SIZE_CALLS = 6,    /* functions of a sender policy */
     CLUSIM_SIZE_WORDS = 8,    /* first words of a flow's record: clusim_word */
     CLUSIM_SIZE_HOPS = 8,     /* hops with telemetry per packet */
+    CLUSIM_SIZE_CLASSES = 8,  /* of a schedule: virtual channels */
 };
 
 /* Control of the rate of a flow. */
@@ -167,7 +169,15 @@ typedef struct clusim_wire {
     uint32_t ecn_threshold; /* mark probability at ecn_max_bytes, times 2^32 */
     uint32_t alpha_1024;    /* drops: its queues, relative to free shared memory; 0 = no bound */
     uint32_t red;           /* drops: 1: packets that would be marked are dropped */
+    uint32_t trim_vc;       /* drops: VC of headers of packets that are trimmed instead; 0 = none */
+    uint32_t schedule;      /* one more than its row in schedules; 0 = round robin */
 } clusim_wire;
+
+/* Order of the classes of an output's candidates: those with the least priority by deficit. */
+typedef struct clusim_schedule {
+    uint32_t priority[CLUSIM_SIZE_CLASSES];
+    uint32_t quantum[CLUSIM_SIZE_CLASSES]; /* bytes */
+} clusim_schedule;
 
 /* Targets of packet routing: endpoints, then NICs. */
 typedef struct clusim_target {
@@ -230,7 +240,7 @@ typedef struct clusim_spread {
     uint32_t minimal_vc; /* VC of packets on any minimal path, or 0 */
     uint32_t selective;  /* retransmission of missing packets only */
     uint32_t retries;    /* timeouts of one packet after which the run ends */
-    uint32_t pad;
+    uint32_t trimmed;    /* 1: switches may trim packets; the receiver refuses trimmed ones */
 } clusim_spread;
 
 typedef struct clusim_conn {
@@ -363,6 +373,7 @@ typedef struct clusim_image {
     const clusim_endpoint *endpoints;
     const clusim_format *formats;
     const clusim_wire *wires;
+    const clusim_schedule *schedules;
     const clusim_target *targets;
     const uint32_t *routes;    /* rows of nodes: column -> group, or NONE */
     const uint32_t *group_off; /* [groups + 1] */
@@ -387,8 +398,8 @@ typedef struct clusim_image {
     const clusim_source *sources;
     const clusim_message *messages;
     const clusim_fault *faults;
-    uint64_t num_op_flags, num_nodes, num_endpoints, num_formats, num_wires, num_targets,
-        num_routes;
+    uint64_t num_op_flags, num_nodes, num_endpoints, num_formats, num_wires, num_schedules,
+        num_targets, num_routes;
     uint64_t num_group_off, num_group_wires, num_path_off, num_path_wires;
     uint64_t num_units, num_mgroup_off, num_mgroup_members, num_vertices, num_controls;
     uint64_t num_spreads, num_queue_keys, num_conns, num_costs;

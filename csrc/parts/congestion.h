@@ -14,7 +14,8 @@ typedef struct pause_state {
 typedef struct congestion_counters { /* of one wire */
     uint64_t overflows, pauses, marks, held_max;
     uint64_t entered; /* packets that could have been marked */
-    uint64_t drops, dropped_bytes;
+    uint64_t drops, dropped_bytes, trims, trimmed_bytes;
+    uint64_t header_bytes; /* of trimmed packets in its queues */
 } congestion_counters;
 
 /* DCQCN state of one flow; rates in bytes per 2^30 ps. */

@@ -73,6 +73,7 @@ typedef struct order_line {
 typedef struct orders_part {
     clusim_order_counters *counters; /* owned; per target, or NULL */
     uint64_t *kept;                  /* owned; bytes kept now, per target, or NULL */
+    int64_t *timeout_at;             /* owned; the last timeout, likewise */
     order_line *lines;               /* owned, as all below */
     order_pair *pairs;
     line_id *of_conn, *of_message; /* the first of a connection; NONE without order */
@@ -80,7 +81,7 @@ typedef struct orders_part {
     xfer_id *starting;             /* of a flow: its last transfer; maybe freed */
     uint32_t num_lines, num_pairs;
     uint64_t begun_bytes, arrived_bytes; /* payload of transfers; and of packets that arrived */
-    uint64_t repeated_bytes, dropped_bytes;
+    uint64_t repeated_bytes, dropped_bytes, trimmed_bytes;
 } orders_part;
 
 typedef struct spreads_part {

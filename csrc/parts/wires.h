@@ -108,12 +108,20 @@ typedef struct flow_wait {
     uint32_t pad;
 } flow_wait;
 
+/* Schedule of a wire: state of its classes. */
+typedef struct class_state {
+    uint64_t deficit[CLUSIM_SIZE_CLASSES];
+    uint32_t next[CLUSIM_SIZE_CLASSES]; /* candidate from which round robin goes on */
+    uint32_t turn[CLUSIM_SIZE_CLASSES]; /* of each priority: a class */
+} class_state;
+
 typedef struct wires_part {
     wire_state *all;       /* owned, as the arrays below */
     const wire_info *info; /* of the model */
     credit_pool *credits;  /* [wire * nvc + vc] */
     voq *voqs;
     uint8_t *ranks;          /* of the queues of ranked wires (wire_rank) */
+    class_state *classes;    /* of wires with a schedule, or NULL without any */
     uint64_t *ready_bits;    /* candidates that are ready, per wire */
     struct flow_wait *waits; /* flows that wait for their pace */
     flow_cursor *flows;

@@ -82,6 +82,8 @@ def _fitted(table: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
             fitted[field] = own
         else:
             fitted[field][:, : own.shape[1]] = own
+            if name == "formats":  # further kinds of packets are as the first
+                fitted[field][:, own.shape[1] :] = own[:, :1]
     return fitted
 
 
@@ -94,6 +96,7 @@ def main(command: str, *paths: str) -> None:
         return
     from support.random_images import random_image
     from support.random_losses import lossy_image
+    from support.random_schedules import scheduled_image
     from support.windowed import paired_image, windowed_image
 
     target = Path(paths[0])
@@ -106,6 +109,8 @@ def main(command: str, *paths: str) -> None:
             image = windowed_image(seed, size)
         else:
             image = random_image(random.Random(seed), size=size)
+        if seed % 5 == 1:
+            image = scheduled_image(image, random.Random(seed))
         if seed % 4 == 1:
             image = lossy_image(image, random.Random(seed))
         write(image, target / f"{seed:04}.img")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from clusim.engine.abi import KINDS, NONE, OPCODE_SLOTS, ConnKind, Policy, TaskKind
+from clusim.engine.abi import CLASSES, KINDS, NONE, OPCODE_SLOTS, ConnKind, Policy, TaskKind
 from clusim.engine.image import DTYPES, OPCODES, Image
 from clusim.policies.choice import BoundSender, Sender, find_policy
 from support.routes import NETWORK, ShortestPaths, route_rows
@@ -279,6 +279,12 @@ class ImageBuilder:
         values = tuple(self.rows["controls"][row].items())
         self._senders.append(None if policy is None else BoundSender(policy, values))
         return row
+
+    def schedule(self, priority: Sequence[int] = (), quantum: Sequence[int] = ()) -> int:
+        """Add a schedule by class; return the number that wires have. Defaults: priority 0, 100 bytes."""
+        rows = {"priority": [*priority, *[0] * (CLASSES - len(priority))]}
+        rows["quantum"] = [*quantum, *[100] * (CLASSES - len(quantum))]
+        return 1 + self._add("schedules", {}, rows)
 
     def spread(self, **fields: int) -> int:
         """Add a spread; without fields its packets choose as without one, and are accepted in any order."""

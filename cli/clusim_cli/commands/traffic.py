@@ -35,7 +35,7 @@ PATTERN = one_of(
     help=f"Senders and receivers: {', '.join(PATTERN.choices)}.  [default: permutation]",
 )  # fmt: skip
 @click.option("--flows", type=click.Path(path_type=Path), metavar="FILE.csv",
-              help="CSV table of flows, in place of a pattern: source, destination, bytes, start.")  # fmt: skip
+              help="CSV table of flows, in place of a pattern: source, destination, bytes, start, class.")  # fmt: skip
 @click.option("--span", type=click.IntRange(1), default=None,
               help="stride: distance to the receiver; group-alltoall: endpoints of a group.")  # fmt: skip
 @click.option("--message", type=SIZE, default=None,

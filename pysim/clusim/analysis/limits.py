@@ -98,7 +98,7 @@ class _Traffic(JsonObject):
         Exact packets.
     no_credit : float
         Mean part of the run in which a wire was in a credit stall, or paused.
-    pauses, marks, drops, replays : int
+    pauses, marks, drops, trims, replays : int
         Times a receiver paused its sender, packets marked for congestion, packets (or bursts) dropped, packets sent
         again after bit errors.
     rate_GBps, effective_GBps : float
@@ -115,6 +115,7 @@ class _Traffic(JsonObject):
     pauses: int
     marks: int
     drops: int
+    trims: int
     replays: int
     rate_GBps: Round6
     effective_GBps: Round6
@@ -356,7 +357,7 @@ def _totals(result: Result, keys: Sequence[str]) -> list[tuple[str, dict[str, An
             "rate_GBps": float(result.wires.rate_Bps[mine].sum()) / 1e9,
             "effective_GBps": float(result.wires.effective_Bps[mine].sum()) / 1e9,
         }
-        for counter in ("pauses", "marks", "drops", "replays"):
+        for counter in ("pauses", "marks", "drops", "trims", "replays"):
             totals[counter] = int(rows[counter].sum())
         results.append((name, totals))
     return results

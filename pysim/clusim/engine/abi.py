@@ -29,6 +29,9 @@ KINDS: int = lib.CLUSIM_SIZE_KINDS
 OPCODE_SLOTS: int = lib.CLUSIM_SIZE_OPCODES
 """Entries of a cost table, and largest number of opcodes."""
 
+CLASSES: int = lib.CLUSIM_SIZE_CLASSES
+"""Classes of a schedule."""
+
 MOST_HOPS: int = lib.CLUSIM_SIZE_HOPS
 """Hops with telemetry per packet."""
 
@@ -122,6 +125,7 @@ class Kind(IntEnum):
         FETCH,
         AGG_UP,
         AGG_DOWN,
+        TRIMMED,
     ) = _values("clusim_kind")
 
 

@@ -90,6 +90,7 @@ class Image:
     endpoints: Array = _default("endpoints")
     formats: Array = _default("formats")
     wires: Array = _default("wires")
+    schedules: Array = _default("schedules")
     targets: Array = _default("targets")
     routes: Array = _default("routes")
     group_off: Array = _default("group_off")

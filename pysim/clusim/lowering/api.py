@@ -118,6 +118,7 @@ def lower(
         targets=links.arrays.targets,
         routes=links.arrays.routes,
         wires=wires,
+        schedules=arrays.schedules,
         units=roomy_units(arrays, packets),
         **links.connection_arrays(cut.packets, cut.bursts),
         **programs.program_arrays(),

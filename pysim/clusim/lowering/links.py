@@ -31,6 +31,7 @@ from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Sc
 from clusim.schedule.iteration import ChunkTotals, chunk_totals, sum_chunks
 from clusim.schedule.shapes import nvls_warps
 from clusim.topology.arrays import FabricArrays
+from clusim.topology.classes import class_vcs
 from clusim.topology.node import NicTraits
 
 WINDOW_BURSTS = 2
@@ -314,6 +315,8 @@ class LinkLowering:
             else:
                 rows["tail_ps"][index] += proxy.nic.rendezvous_ps
         rows["vc_response"] = self.fabric.response_vc
+        of_nic = [0 if leg.nic is None else leg.nic.traffic_class for leg in legs]
+        rows["vc"] = class_vcs(self.fabric, np.array(of_nic, np.int64))[codes]
         rows["expand_120"] = [self._expand_120[connection.protocol] for connection in of_leg]
         for name in ("first_group", "path", "path_back", "mgroup", "vertex"):
             rows[name] = NONE

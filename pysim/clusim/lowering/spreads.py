@@ -29,6 +29,7 @@ from clusim.engine.image import empty
 from clusim.engine.ranges import LATENCY_END_PS, NVC
 from clusim.lowering.hops import Leg
 from clusim.topology import Fabric, FabricArrays
+from clusim.topology.classes import total_vcs
 from clusim.topology.model import PathChoice
 from clusim.topology.node import NicTraits
 
@@ -71,8 +72,8 @@ class Receiver(NamedTuple):
         Early packets that it keeps [bytes]; None accepts any order.
     timeout_ps, retries : int
         Timeout of retransmission [ps], or 0 without; timeouts in a row that the sender bears.
-    selective : bool
-        The sender repeats missing packets only.
+    selective, trimmed : bool
+        The sender repeats missing packets only; it uses headers of trimmed packets.
     """
 
     nak_ps: int
@@ -80,6 +81,7 @@ class Receiver(NamedTuple):
     timeout_ps: int = 0
     retries: int = 0
     selective: bool = False
+    trimmed: bool = False
 
 
 def receiver_of(
@@ -91,8 +93,10 @@ def receiver_of(
     """
     if sending is None or not fabric.dropping:
         return Receiver(1, None) if order is None else Receiver(nak_ps, order)
-    mode = sending.retransmission or ("go-back-n" if sending.plugin == "verbs" else "selective")
-    return Receiver(nak_ps, order or 0, sending.timeout_ps, sending.retries, mode == "selective")
+    in_order = sending.plugin == "verbs" and not fabric.trim_bytes
+    mode = sending.retransmission or ("go-back-n" if in_order else "selective")
+    selective, times = mode == "selective", (sending.timeout_ps, sending.retries)
+    return Receiver(nak_ps, order or 0, *times, selective, selective and fabric.trim_bytes > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ class Spreading:
         """Return the number of virtual channels on a topology."""
         if self.routing == "minimal":
             return _minimal_vc(fabric) + 1
-        return max(fabric.num_vcs, 2 * DETOUR_VCS if self.routing == "ugal" else 1)
+        return max(total_vcs(fabric), 2 * DETOUR_VCS if self.routing == "ugal" else 1)
 
     def _check_minimal(self, arrays: FabricArrays) -> None:
         name, needed = arrays.fabric.name, self.num_vcs(arrays.fabric)
@@ -146,7 +150,9 @@ class Spreading:
         numbers : ndarray of uint32, shape (flows,)
             Rows of the flows, or NONE.
         """
-        by_load = self.routing in BY_LOAD
+        by_load, fabric = self.routing in BY_LOAD, arrays.fabric
+        if self.routing in ("ugal", "minimal") and total_vcs(fabric) > fabric.num_vcs:
+            raise InputError(f"routing {self.routing}: {fabric.name} has traffic classes or trims")
         kinds: dict[Receiver, int] = {}
         numbers = np.full(len(receivers), NONE, np.uint32)
         for flow, receiver in enumerate(receivers):
@@ -160,7 +166,7 @@ class Spreading:
         spreads["nak_ps"] = [kind.nak_ps for kind in kinds]
         spreads["ordered"] = [kind.reorder_bytes is not None for kind in kinds]
         spreads["reorder_bytes"] = [kind.reorder_bytes or 0 for kind in kinds]
-        for name in ("timeout_ps", "retries", "selective"):
+        for name in ("timeout_ps", "retries", "selective", "trimmed"):
             spreads[name] = [getattr(kind, name) for kind in kinds]
         spreads["gap_ps"] = self.gap_ps or 0
         if self.routing == "minimal":
@@ -198,7 +204,7 @@ def spreads_of(arrays: FabricArrays, legs: Sequence[Leg]) -> SpreadTable:
     ]
     numbers = np.full(len(legs), NONE, np.uint32)
     if not several:
-        return SpreadTable(empty("spreads"), numbers, arrays.fabric.num_vcs)
+        return SpreadTable(empty("spreads"), numbers, total_vcs(arrays.fabric))
     words = [legs[number].routing or "ecmp" for number in several]
     main = next((word for word in words if word != "ecmp"), "ecmp")
     spreading = Spreading(main, fabric.forwarding.gap_ps)

@@ -4,9 +4,10 @@
 
 **Model** The four cases of mark and delay, quick adaption and periodic increase of the simulator of the authors
 (uet-htsim, ``sim/uec.cpp``). The product of rate and round trip is that of the NIC's port and the flow's least round
-trip. Flows start at the rate of the NIC without a window for their first round trip.
+trip. Flows start at the rate of the NIC without a window for their first round trip. A loss or a trimmed packet adapts
+the window as a late one does, and otherwise shrinks it by its bytes (``updateCwndOnNack_NSCC``).
 
-**Not modelled** Losses and trimming, credit of receivers (RCCC), path selection by marks.
+**Not modelled** The lower target delay with trimming, credit of receivers (RCCC), path selection by marks.
 
 **Parameters** Constants of the class, *published* in uet-htsim's ``initNsccParams``.
 """
@@ -18,6 +19,7 @@ from typing import Final
 from clusim.policies.sender import SenderFlow
 
 ONE = 1024
+UNKNOWN_PS = 2**62
 
 
 class Nscc(SenderFlow):
@@ -33,7 +35,7 @@ class Nscc(SenderFlow):
     gamma_1024: Final = 819
     average_65536: Final = 819
 
-    base_ps: int = 2**62
+    base_ps: int = UNKNOWN_PS
     delay_ps: int = 0
     growth: int = 0
     adjust_bytes: int = 0
@@ -63,6 +65,16 @@ class Nscc(SenderFlow):
         self.adjust_bytes += size_bytes
         if self.adjust_bytes >= 8 * self.packet_bytes or now_ps - self.adjusted_ps >= self.base_ps:
             adjust(self, now_ps)
+        self.window = max(self.packet_bytes, min(self.window, most))
+
+    def lost(self, now_ps: int, size_bytes: int) -> None:
+        """Adapt, or shrink by what was lost; before the first round trip to the bytes in flight."""
+        self.ignored_bytes = max(0, self.ignored_bytes - size_bytes)
+        most = self.in_flight
+        if self.base_ps < UNKNOWN_PS:
+            most = max(self.packet_bytes, ((self.line_rate * self.base_ps) >> 30) * 3 // 2)
+            if not adapt(self, now_ps, 5 * self.base_ps, most):
+                self.window = min(self.window, most) - size_bytes
         self.window = max(self.packet_bytes, min(self.window, most))
 
 

@@ -4,10 +4,12 @@
 
 **Model** One decision per delivered packet. Flows start without a window, at the rate of the NIC, as RDMA senders do;
 the first sign of congestion sets the window to the bytes in flight. Round trips are those of the packet: fetch from GPU
-memory, network, and the notice back.
+memory, network, and the notice back. After a loss both halve the window, at most once per round trip (Swift, algorithm
+1) or window (DCTCP, RFC 8257, 3.5; RFC 5681).
 
 **Not modelled** Of Swift: scaling of the target with hops and flows, the separate window of hosts, windows below one
-packet, losses. Of DCTCP: slow start, losses, delayed acknowledgements.
+packet, the least window after several timeouts. Of DCTCP: slow start, the window of one segment after a timeout, delayed
+acknowledgements.
 
 **Parameters** Constants of the classes, each *published* or *assumed*.
 """
@@ -32,11 +34,13 @@ class Swift(SenderFlow):
     most_cut_1024: Final = 512
 
     base_ps: int = 2**62
+    last_ps: int = 0
     cut_at_ps: int = 0
 
     def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int) -> None:
         """Compare the round trip with the target; decrease at most once per round trip."""
         self.base_ps = min(self.base_ps, rtt_ps)
+        self.last_ps = rtt_ps
         target_ps = self.base_ps + self.queue_ps
         if rtt_ps <= target_ps:
             self.window += self.step_bytes * size_bytes // self.window
@@ -45,6 +49,14 @@ class Swift(SenderFlow):
             cut_1024 = self.beta_1024 * (rtt_ps - target_ps) // rtt_ps
             self.window -= self.window * min(cut_1024, self.most_cut_1024) // 1024
             self.window = max(self.window, size_bytes)
+            self.cut_at_ps = now_ps
+
+    def lost(self, now_ps: int, size_bytes: int) -> None:
+        """Decrease by the largest cut, at most once per round trip."""
+        if now_ps - self.cut_at_ps >= self.last_ps:
+            self.window = min(self.window, self.in_flight + size_bytes)
+            self.window -= self.window * self.most_cut_1024 // 1024
+            self.window = max(self.window, self.step_bytes)
             self.cut_at_ps = now_ps
 
 
@@ -61,16 +73,26 @@ class Dctcp(SenderFlow):
     acked_bytes: int = 0
     marked_bytes: int = 0
     round_bytes: int = 0
+    recovery_bytes: int = 0
 
     def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int) -> None:
         """Count the packet; the end of each window of data sets the next one."""
         count_marks(self, size_bytes, marked)
+
+    def lost(self, now_ps: int, size_bytes: int) -> None:
+        """Halve the window to two segments at least, once per window of data."""
+        if self.recovery_bytes == 0:
+            flight_bytes = min(self.window, self.in_flight + size_bytes)
+            self.window = max(flight_bytes // 2, 2 * self.step_bytes)
+            self.recovery_bytes = flight_bytes
+            self.round_bytes = 0
 
 
 def count_marks(flow: Dctcp, size_bytes: int, marked: int) -> int:
     """Count a packet; at the end of a window of data set the next one, and return the share of marked bytes, or -1."""
     flow.acked_bytes += size_bytes
     flow.marked_bytes += size_bytes * marked
+    flow.recovery_bytes = max(0, flow.recovery_bytes - size_bytes)
     if marked and flow.window == UNLIMITED_BYTES:
         flow.window = flow.in_flight + size_bytes
         flow.round_bytes = 0

@@ -158,7 +158,7 @@ def _tier_table(table: list[TierTraffic]) -> list[str]:
     """Return the table of tiers, if there are several; empty columns are omitted."""
     if len(table) < 2:
         return []
-    words = ("pauses", "marks", "drops", "replays")
+    words = ("pauses", "marks", "drops", "trims", "replays")
     extra = [name for name in words if any(getattr(row, name) for row in table)]
     rows = []
     for row in table:

@@ -59,6 +59,10 @@ class InOrderNic(JsonObject):
         Payload that it sent again [bytes].
     timeouts : int
         Times without progress after which it repeated packets.
+    timeout_ps : int
+        Time in which a queue pair of it waited for such a timeout [ps].
+    trimmed : int
+        Headers of trimmed packets or bursts that arrived.
     """
 
     nic: str
@@ -68,17 +72,22 @@ class InOrderNic(JsonObject):
     kept_max_bytes: int
     repeated_bytes: int
     timeouts: int
+    timeout_ps: int
+    trimmed: int
 
 
 def in_order_text(nics: Sequence[InOrderNic]) -> str:
     """Return the price of order at all NICs in words; empty without packets out of order."""
-    names = ("packets", "early", "repeats", "timeouts")
-    packets, early, repeats, timeouts = (sum(getattr(nic, name) for nic in nics) for name in names)
+    names = ("packets", "early", "repeats", "timeouts", "trimmed")
+    sums = (sum(getattr(nic, name) for nic in nics) for name in names)
+    packets, early, repeats, timeouts, trimmed = sums
     if not early and not repeats:
         return ""
     buffered = format_size(max(nic.kept_max_bytes for nic in nics))
     text = f"{early:,} of {packets:,} early ({early / max(1, packets):.1%}), {repeats:,} repeated"
-    return f"{text}{f' ({timeouts:,} timeouts)' if timeouts else ''}, at most {buffered} kept"
+    more = ((timeouts, "timeouts"), (trimmed, "headers"))
+    causes = ", ".join(f"{count:,} {word}" for count, word in more if count)
+    return f"{text}{f' ({causes})' if causes else ''}, at most {buffered} kept"
 
 
 @dataclass(frozen=True, slots=True)

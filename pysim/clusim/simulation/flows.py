@@ -24,24 +24,28 @@ PARTS = 64
 """Maximum number of messages of a flow."""
 
 NEEDED = ("source", "destination", "bytes")
-"""Columns of a table of flows; ``start`` is optional."""
+"""Columns of a table of flows."""
+
+OPTIONAL = ("start", "class")
+"""Further columns that it may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Data from one rank to another: size [bytes] and start [ps]."""
+    """Data from one rank to another: size [bytes], start [ps] and class of traffic; None is that of the NIC."""
 
     source: int
     destination: int
     size_bytes: int
     start_ps: int = 0
+    traffic_class: int | None = None
 
 
 def read_flows(path: str | Path, fabric: Fabric) -> tuple[Flow, ...]:
     """Read a CSV table of flows.
 
     Columns: ``source`` and ``destination`` (numbers or names of ranks), ``bytes`` (with a unit if desired), ``start``
-    (a time such as ``10us``; empty is 0).
+    (a time such as ``10us``; empty is 0), ``class`` (of traffic; empty is that of the NIC).
 
     Raises
     ------
@@ -52,23 +56,32 @@ def read_flows(path: str | Path, fabric: Fabric) -> tuple[Flow, ...]:
     flows = []
     for cells, where in table_rows(path, read_text(path), NEEDED):
         for name, text in cells.items():
-            if name not in (*NEEDED, "start"):
+            if name not in (*NEEDED, *OPTIONAL):
                 raise InputError(f"{where}: unknown column {name!r} ({text!r}); use source,"
-                                 " destination, bytes and start")  # fmt: skip
+                                 " destination, bytes, start and class")  # fmt: skip
         try:
             source, destination = (_rank(cells[name], names, fabric) for name in NEEDED[:2])
             size_bytes = parse_size(cells["bytes"], binary_suffix=True)
             start_ps = parse_time(cells.get("start") or "0ps")
+            traffic_class = _class(cells.get("class") or "", fabric)
         except (InputError, UnitError) as error:
             raise InputError(f"{where}: {error}") from None
         if source == destination:
             raise InputError(f"{where}: from {cells['source']} to itself; use two ranks")
         if size_bytes < 1:
             raise InputError(f"{where}: a flow of 0 bytes; use at least 1")
-        flows.append(Flow(source, destination, size_bytes, start_ps))
+        flows.append(Flow(source, destination, size_bytes, start_ps, traffic_class))
     if not flows:
         raise InputError(f"{path}: no flows; add a row")
     return tuple(flows)
+
+
+def _class(text: str, fabric: Fabric) -> int | None:
+    if text and not (text.isascii() and text.isdecimal() and int(text) < fabric.classes):
+        raise InputError(
+            f"class {text!r}: {fabric.name} has {fabric.classes} (`schedule` of links, `traffic_class` of NICs), from 0"
+        )
+    return int(text) if text else None
 
 
 def _rank(text: str, names: dict[str, int], fabric: Fabric) -> int:

@@ -19,6 +19,7 @@ from clusim.lowering.rank_paths import places_of
 from clusim.lowering.spreads import Receiver, Spreading, policy_of, receiver_of
 from clusim.results.result import Messages
 from clusim.topology import FabricArrays
+from clusim.topology.classes import class_vcs
 from clusim.topology.node import NicTraits
 
 INSIDE = "spray"
@@ -36,6 +37,8 @@ class PathChoices(NamedTuple):
         Spreads, and the row of each source or NONE.
     controls, control : dict, ndarray
         Tables of rate controls and sender policies, and the row of each source or NONE.
+    vc : ndarray
+        Virtual channel of each source, of the class of its NIC.
     num_vcs : int
         Virtual channels.
     """
@@ -45,6 +48,7 @@ class PathChoices(NamedTuple):
     spread: Array
     controls: dict[str, Any]
     control: Array
+    vc: Array
     num_vcs: int
 
 
@@ -111,12 +115,15 @@ class Sources(NamedTuple):
         ends = [self._receiver(arrays, number, order) for number in chosen]
         if spreading.routing == "ecmp" and order is None and not arrays.fabric.dropping:
             ends = [Receiver(1, None)] * len(ends)  # one path keeps the order
-        nics = bool((self.vias != NONE).any())
-        spreads, spread[chosen] = spreading.rows(arrays, ends, nics)
+        crossed = bool((self.vias != NONE).any())
+        spreads, spread[chosen] = spreading.rows(arrays, ends, crossed)
         controls, control = rate_controls(arrays, self.vias[:, 0])
         policy = np.array([policy_of(word) for word in words], np.uint8)
         vcs = spreading.num_vcs(arrays.fabric)
-        return PathChoices(policy, spreads, spread, controls, control, vcs)
+        nics = (_nic_at(arrays, target) for target in self.vias[:, 0].tolist())
+        classes = [0 if nic is None else nic.traffic_class for nic in nics]
+        vc = class_vcs(arrays.fabric, np.array(classes, np.int64))
+        return PathChoices(policy, spreads, spread, controls, control, vc, vcs)
 
     def _receiver(self, arrays: FabricArrays, number: int, order: int | str | None) -> Receiver:
         sending, receiving = (_nic_at(arrays, int(via)) for via in self.vias[number])

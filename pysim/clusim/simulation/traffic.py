@@ -37,6 +37,7 @@ from clusim.simulation.flows import Flow, check_slots, flow_messages
 from clusim.simulation.sources import Sources, describe_routing, nics_crossed
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of
+from clusim.topology.classes import class_vcs
 
 Pattern = Literal[
     "permutation",
@@ -426,8 +427,12 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     vias = nics_crossed(arrays, messages)
     spreading = Spreading(traffic.routing, traffic.gap_ps)
     paths = Sources.of_first(messages, plan.first, vias).choices(arrays, spreading, traffic.reorder)
-    for name in ("policy", "spread", "control"):
+    for name in ("policy", "spread", "control", "vc"):
         sources[name] = getattr(paths, name)
+    for row, number in enumerate(messages.flow[plan.first].tolist()) if traffic.flows else ():
+        chosen = traffic.flows[number].traffic_class
+        if chosen is not None:
+            sources["vc"][row] = class_vcs(fabric, np.array(chosen))
     table = empty("messages", len(messages.source))
     table["start_ps"] = messages.start_ps
     table["bytes"] = messages.size_bytes
@@ -443,6 +448,7 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
         endpoints=arrays.endpoints,
         formats=arrays.formats,
         wires=wires,
+        schedules=arrays.schedules,
         targets=arrays.targets,
         routes=arrays.routes,
         group_off=arrays.group_off,

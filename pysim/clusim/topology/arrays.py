@@ -11,6 +11,7 @@ from clusim.base.arrays import Array
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.records import dataclass
 from clusim.engine.abi import NONE
+from clusim.topology.classes import schedule_wires
 from clusim.topology.model import Fabric
 from clusim.topology.routing import Wiring
 from clusim.topology.rows import (
@@ -49,6 +50,7 @@ class FabricArrays:
     endpoints: Array
     formats: Array
     wires: Array
+    schedules: Array
     targets: Array
     routes: Array
     group_off: Array
@@ -356,6 +358,7 @@ def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:
         endpoints=endpoints,
         formats=lower_formats(fabric, format_names),
         wires=wires,
+        schedules=schedule_wires(fabric, wires),
         targets=result.targets,
         routes=result.routes,
         group_off=result.group_off,

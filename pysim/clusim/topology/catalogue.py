@@ -44,6 +44,7 @@ from clusim.topology.schema import (
     PfcSpec,
     ProtocolSpec,
     RateControlSpec,
+    ScheduleSpec,
     SwitchSpec,
     Topology,
 )
@@ -344,7 +345,7 @@ def make_link(spec: LinkTypeSpec, name: str = "") -> Link:
         raise InternalError(f"link type {name}: no rate, latency or format")
     cable_ps = round((spec.length or 0.0) * _PS_PER_M[spec.medium or "fibre"])
     pfc, ecn = spec.pfc or PfcSpec(xoff=0), spec.ecn or EcnSpec(max=0)
-    drop = spec.drop or DropSpec(queue=0)
+    drop, schedule = spec.drop or DropSpec(queue=0), spec.schedule or ScheduleSpec()
     if drop.queue:
         pfc = PfcSpec(xoff=0)
     resumes = pfc.xoff // 2 if pfc.xon is None else pfc.xon
@@ -369,6 +370,9 @@ def make_link(spec: LinkTypeSpec, name: str = "") -> Link:
         queue_bytes=drop.queue,
         alpha_1024=round(drop.alpha * 1024) if drop.queue else 0,
         red=bool(drop.queue) and drop.red,
+        trim_bytes=drop.trim if drop.queue else 0,
+        priority=tuple(schedule.priority or ()),
+        weights=tuple(schedule.weights or ()),
     )
 
 

@@ -97,6 +97,7 @@ LinkKeys = TypedDict(
         "pfc": str | Part,
         "ecn": str | Part,
         "drop": str | Part,
+        "schedule": str | Part,
         "weight": int,
         "class": str,
     },

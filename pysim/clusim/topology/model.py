@@ -35,6 +35,7 @@ PacketKind = Literal[
     "fetch",
     "aggregate",
     "aggregate_result",
+    "trimmed",
 ]
 """Packet kinds in the order of `clusim.engine.abi.Kind`."""
 
@@ -117,6 +118,10 @@ class Link:
         Most bytes in them relative to the free packet memory of the switch, times 1024; 0 is no bound.
     red : bool
         Drop packets where they would be marked.
+    trim_bytes : int
+        Headers to which a switch cuts packets that it would drop [bytes]; 0 drops them.
+    priority, weights : tuple of int
+        By class of traffic: priority (lowest first), and share among equal priorities. Empty: equal candidates.
     cls : str
         Class in reports: ``nvlink``, ``trunk``, ``ethernet`` ...
     name : str
@@ -146,6 +151,9 @@ class Link:
     queue_bytes: int = 0
     alpha_1024: int = 0
     red: bool = False
+    trim_bytes: int = 0
+    priority: tuple[int, ...] = ()
+    weights: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
@@ -433,6 +441,18 @@ class Fabric(Shown):
         """Names of the switches with links that drop packets."""
         pairs = ((node, link) for node, _, link in self.ends())
         return frozenset(n.name for n, link in pairs if link.queue_bytes and n.kind == "switch")
+
+    @cached_property
+    def trim_bytes(self) -> int:
+        """Header of trimmed packets on all links, the largest of the links [bytes]; 0 if no link trims."""
+        return max((link.trim_bytes for link in self.links), default=0)
+
+    @cached_property
+    def classes(self) -> int:
+        """Classes of traffic: of NICs, and of the schedules of links."""
+        used = [node.nic.traffic_class + 1 for node in self.nodes if node.nic is not None]
+        lengths = {(len(link.priority), len(link.weights)) for link in self.links}
+        return max(1, *used, *(max(pair) for pair in lengths))
 
     @cached_property
     def response_vc(self) -> int:

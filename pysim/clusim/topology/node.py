@@ -238,6 +238,8 @@ class NicTraits:
         Time without progress after a loss until it repeats packets [ps].
     retries : int
         Timeouts in a row after which the run ends.
+    traffic_class : int
+        Class of its flows on links with a schedule.
     speed_Bps : float
         Rate of all its ports that it reports to NCCL [B/s]; 0: that of its cable.
     plugin : str
@@ -265,6 +267,7 @@ class NicTraits:
     retransmission: str = ""
     timeout_ps: int = 4_294_967_296_000
     retries: int = 7
+    traffic_class: int = 0
     speed_Bps: float = 0.0
     plugin: str = "verbs"
     plugin_ps: int = 0

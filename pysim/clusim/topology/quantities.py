@@ -111,6 +111,7 @@ base_or_mapping = BeforeValidator(_wrap_base)
 no_pfc = _or_none("xoff")
 no_ecn = _or_none("max")
 no_drop = _or_none("queue")
+no_schedule = BeforeValidator(lambda value: {} if value == "none" else value)
 one_or_more = BeforeValidator(_wrap_list)
 
 Size = Annotated[int, read_with(positive_size), Field(lt=2**53), example("32KiB")]
@@ -125,6 +126,8 @@ Length = Annotated[float, read_with(_length_m), example("30 m")]
 Bandwidth = Annotated[float, read_with(_bytes_per_s), Field(gt=0), example("900 GB/s")]
 PositiveSmallSize = Annotated[int, read_with(small_size), Field(ge=1), example("128B")]
 Tier = Annotated[str, Field(max_length=64)]
+TrafficClass = Annotated[int, Field(ge=0, le=6)]
+Weight = Annotated[int, Field(ge=1, le=1000)]
 Share = Annotated[float, Field(ge=0, le=1024)]
 Count = Annotated[int, Field(ge=1, le=65_536)]
 KindOrDefault = Literal["default", PacketKind]

@@ -105,6 +105,7 @@ def _nic(nic: NicTraits) -> str:
         f"flush {format_time(nic.flush_ps)}" if nic.flush_ps and nic.gpudirect else "",
         "DCQCN" if nic.rate_control is not None else "",
         "adaptive" if nic.adaptive else "",
+        f"class {nic.traffic_class}" if nic.traffic_class else "",
         "" if nic.reorder_bytes is None else f"in order, keeps {format_size(nic.reorder_bytes)}",
     )
 
@@ -129,6 +130,9 @@ def _link(link: Link) -> str:
         drops = "drops"
     if link.alpha_1024:
         drops += f", alpha {link.alpha_1024 / 1024:g}"
+    if link.trim_bytes:
+        drops = drops.replace("drops", f"trims to {link.trim_bytes} B", 1)
+    order = " ".join(f"{word} {'/'.join(map(str, row))}" for word, row in _order(link) if row)
     replays = f"{link.error_rate:g} of packets replayed after {format_time(link.replay_ps)}"
     return _list(
         f"{link.count} x {format_rate(link.rate)}, {format_time(link.latency_ps)}",
@@ -138,9 +142,14 @@ def _link(link: Link) -> str:
         pause if link.xoff_bytes else "",
         marks if link.ecn_max_bytes else "",
         f"{drops}{', at random' * link.red}" if link.queue_bytes else "",
+        f"classes by {order}" if order else "",
         "dateline" if any(link.dateline) else "",
         replays if link.error_rate else "",
     )
+
+
+def _order(link: Link) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return ("priority", link.priority), ("weight", link.weights)
 
 
 def _bandwidth(fabric: Fabric) -> Iterator[str]:

@@ -13,9 +13,9 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.match import turns
-from clusim.engine.abi import NONE, TABLES, NodeFlag, NodeKind
+from clusim.engine.abi import NONE, TABLES, Kind, NodeFlag, NodeKind
 from clusim.engine.image import empty
-from clusim.topology.model import Fabric, Format, Link
+from clusim.topology.model import NO_LIMIT, Fabric, Format, Link
 from clusim.topology.node import NETWORK, UNBOUNDED_BYTES, Endpoint, Unit
 
 
@@ -152,6 +152,9 @@ def lower_formats(fabric: Fabric, names: list[str]) -> Array:
         form = fabric.formats[name]
         for column in _shared_columns("formats", Format):
             row[column] = getattr(form, column)
+        if fabric.trim_bytes:
+            row["header_bytes"][Kind.TRIMMED] = fabric.trim_bytes
+            row["limit_bytes"][Kind.TRIMMED] = NO_LIMIT
     return formats
 
 

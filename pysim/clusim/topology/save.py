@@ -161,9 +161,9 @@ def _switch(
 _LOSS_DEFAULTS = {
     key: value
     for key, value in keys_of(NicTraits(), NicSpec).items()
-    if key in ("retransmission", "timeout", "retries")
+    if key in ("retransmission", "timeout", "retries", "traffic_class")
 }
-"""Retransmission of NICs, which is not written if it is usual."""
+"""Retransmission and class of NICs, which are not written if they are usual."""
 
 
 def nic_data(nic: NicTraits, ports: int) -> dict[str, Any]:
@@ -242,4 +242,7 @@ def _link(link: Link) -> dict[str, Any]:
     if link.queue_bytes:
         alpha = link.alpha_1024 / 1024
         data["drop"] = {"queue": f"{link.queue_bytes}B", "alpha": alpha, "red": link.red}
+        data["drop"] |= {"trim": f"{link.trim_bytes}B"} if link.trim_bytes else {}
+    if link.priority or link.weights:
+        data["schedule"] = {"priority": [*link.priority], "weights": [*link.weights]}
     return data

@@ -37,12 +37,15 @@ from clusim.topology.quantities import (
     Spec,
     Tier,
     Time,
+    TrafficClass,
+    Weight,
     base_or_mapping,
     default_of,
     example,
     no_drop,
     no_ecn,
     no_pfc,
+    no_schedule,
     one_or_more,
     positive_size,
     read_with,
@@ -211,6 +214,7 @@ class NicSpec(Spec):
     retransmission: Literal["go-back-n", "selective"] | None = None
     timeout: Annotated[Time, Field(ge=1)] | None = None
     retries: Annotated[int, Field(ge=0, le=65_536)] | None = None
+    traffic_class: TrafficClass | None = None
     speed: Bandwidth | None = None
     plugin: Literal["verbs", "sockets", "efa", "cxi", "fastrak", "tcpx"] | None = None
     plugin_latency: Time | None = None
@@ -253,6 +257,14 @@ class DropSpec(Spec):
     queue: Annotated[Amount, Field(le=UNBOUNDED_BYTES)] = UNBOUNDED_BYTES
     alpha: Annotated[float, Field(ge=0, le=1024)] = 0.0
     red: bool = False
+    trim: Annotated[int, read_with(small_size), Field(le=65_536), example("64B")] = 0
+
+
+class ScheduleSpec(Spec):
+    """Order of the classes of traffic on a link, by their numbers; ``none`` serves all in turn."""
+
+    priority: Annotated[list[TrafficClass], Field(max_length=7)] | None = None
+    weights: Annotated[list[Weight], Field(max_length=7)] | None = None
 
 
 class LinkTypeSpec(Spec):
@@ -270,6 +282,7 @@ class LinkTypeSpec(Spec):
     pfc: Annotated[PfcSpec | None, no_pfc] = None
     ecn: Annotated[EcnSpec | None, no_ecn] = None
     drop: Annotated[DropSpec | None, no_drop] = None
+    schedule: Annotated[ScheduleSpec | None, no_schedule] = None
     weight: Annotated[int, Field(ge=1, le=64)] | None = None
     class_: Annotated[str | None, Field(alias="class", min_length=1, max_length=64)] = None
 

@@ -18,6 +18,7 @@ from support.covering import THOROUGH
 from support.engines import Wanted
 from support.random_images import images, random_image
 from support.random_losses import lossy_image
+from support.random_schedules import scheduled_image
 from support.random_senders import sender_image
 
 CASES = 2000 if THOROUGH else 60
@@ -139,11 +140,22 @@ def test_engines_agree_on_random_images(every_compiled, batch):
 def test_engines_agree_on_random_images_with_losses(every_compiled, batch):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         rng = random.Random(seed)
-        image = lossy_image(random_image(rng), rng)
+        image = lossy_image(scheduled_image(random_image(rng), rng), rng)
         try:
             compare(sender_image(image, rng) if seed % 2 else image, every_compiled)
         except BaseException as error:
-            error.add_note(f"lossy_image of random_image(random.Random({seed}))")
+            error.add_note(f"lossy_image of scheduled_image of random_image(random.Random({seed}))")
+            raise
+
+
+@pytest.mark.parametrize("batch", range(CASES // BATCH))
+def test_engines_agree_on_random_images_with_schedules(every_compiled, batch):
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        rng = random.Random(seed)
+        try:
+            compare(scheduled_image(random_image(rng), rng), every_compiled)
+        except BaseException as error:
+            error.add_note(f"scheduled_image of random_image(random.Random({seed}))")
             raise
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from clusim.base.errors import InputError, RangeExceeded
-from clusim.engine.abi import NONE
+from clusim.engine.abi import NONE, Kind
 from clusim.engine.reference.specs import hash32
 from clusim.policies.choice import Sender
 from support import sender_policies
@@ -18,9 +18,12 @@ from support.images import LINE_RATE, ImageBuilder, Place
 TIMEOUT_PS = 20_000
 
 
-def star(count: int, **drops: int) -> tuple[ImageBuilder, list[Place]]:
-    """Return endpoints on a switch; the wire to the last one drops packets."""
-    builder = ImageBuilder()
+def star(
+    count: int, nvc: int = 1, header: int = 1, **drops: int
+) -> tuple[ImageBuilder, list[Place]]:
+    """Return endpoints on a switch; the wire to the last one drops packets, or trims them to a header."""
+    builder = ImageBuilder(nvc)
+    builder.format(header={Kind.TRIMMED: header})
     places = [builder.endpoint() for _ in range(count)]
     switch = builder.switch()
     for place in places:
@@ -61,7 +64,21 @@ def test_the_last_packet_is_repeated_after_a_timeout(engine, selective):
     # Packet 3 is dropped at 4100; packet 2 is accepted at 5100. The timeout counts from there.
     end = 5100 + TIMEOUT_PS + 3110
     sim = assert_messages_at(engine, one_lost(2500, selective=selective), end, 6110)
-    assert sim.orders()[0]["timeouts"] == 1
+    row = sim.orders()[0]
+    assert (row["timeouts"], row["timeout_ps"]) == (1, TIMEOUT_PS)
+
+
+def test_time_in_which_two_queue_pairs_of_a_sender_wait_for_timeouts_counts_once(engine):
+    # The packets of the second endpoint arrive at 1100, one behind the other's, and at 3100, behind another one's. Both
+    # are dropped, and repeated after their timeouts, at 21100 and 23100.
+    builder, (other, sender, receiver) = star(3, queue_bytes=100)
+    row = builder.spread(ordered=1, timeout_ps=TIMEOUT_PS, retries=7)
+    builder.source(other, [(0, 99, receiver), (2000, 99, receiver)])
+    builder.source(sender, [(0, 99, receiver)], spread=row)
+    builder.source(sender, [(2000, 99, receiver)], spread=row)
+    sim = assert_messages_at(engine, builder, 3110, 5110, 24_210, 26_210)
+    row = sim.orders()[1]
+    assert (row["timeouts"], row["timeout_ps"]) == (2, TIMEOUT_PS + 2000)
 
 
 @pytest.mark.parametrize(
@@ -147,3 +164,61 @@ def test_red_drops_what_it_would_mark(engine, seed):
     sim = engine(builder.build())
     sim.run(until_ps=1100)
     assert counters(sim, 5, "drops", "marks") == (drops, 0)
+
+
+TRIMS = {"ordered": 1, "selective": 1, "trimmed": 1, "timeout_ps": TIMEOUT_PS, "retries": 7}
+
+
+def one_trimmed(header: int) -> ImageBuilder:
+    """Return the machine of `one_lost`, in which the second of four packets is trimmed at 2100."""
+    builder, (a, b, c) = star(3, 2, header, queue_bytes=100, trim_vc=1)
+    row = builder.spread(**TRIMS)
+    builder.source(a, [(0, 396, c)], spread=row, packet_bytes=99)
+    builder.source(b, [(500, 99, c)], spread=row)
+    return builder
+
+
+def test_a_header_arrives_and_its_packet_is_repeated(engine):
+    # Its header of 10 bytes leaves at 2100, before the other's packet, and arrives at 3200; the refusal arrives at
+    # 4200. The packet leaves then, and from the switch at 5300; it arrives at 7300. Memory accepts the kept ones 1 ps
+    # later.
+    sim = assert_messages_at(engine, one_trimmed(10), 7311, 4210)
+    assert counters(sim, 5, "trims", "trimmed_bytes", "drops") == (1, 99, 0)
+    assert [int(row["trimmed"]) for row in sim.orders()] == [0, 0, 1]
+    row = sim.orders()[0]
+    assert (row["repeats"], row["repeated_bytes"], row["timeouts"]) == (1, 99, 0)
+
+
+@pytest.mark.parametrize(("until_ps", "grants"), [(4199, 4), (4200, 5)])
+def test_nothing_is_repeated_before_the_refusal_of_a_header_arrives(engine, until_ps, grants):
+    sim = engine(one_trimmed(10).build())
+    sim.run(until_ps=until_ps)
+    assert counters(sim, 0, "grants") == (grants,)
+
+
+def test_a_header_that_does_not_fit_is_dropped_and_its_packet_repeated_after_a_timeout(engine):
+    # Packet 0 is accepted at 3100, and nothing later; early packets refuse none.
+    sim = assert_messages_at(engine, one_trimmed(101), 3100 + TIMEOUT_PS + 3111, 4110)
+    names = ("trims", "trimmed_bytes", "drops", "dropped_bytes")
+    assert counters(sim, 5, *names) == (1, 99, 1, 0)
+    assert sim.orders()[0]["timeouts"] == 1
+
+
+@pytest.mark.parametrize(("strict", "end"), [(False, 9310), (True, 8310)])
+def test_a_header_waits_for_its_turn_or_goes_first_by_a_schedule(engine, strict, end):
+    # Both send three packets at once. The third of the first sender is trimmed at 3100, when the wire is free and its
+    # second one waits. In turns that one goes first, and the header leaves at 4100; with priority it leaves at 3100.
+    # The packet leaves again 2100 later, and the others have left by the time at which it reaches the switch.
+    builder, (a, b, c) = star(3, 2, 10, queue_bytes=200, trim_vc=1)
+    if strict:
+        builder.rows["wires"][5]["schedule"] = builder.schedule(priority=(1, 0))
+    builder.source(a, [(0, 297, c)], spread=builder.spread(**TRIMS))
+    builder.source(b, [(0, 297, c)])
+    assert_messages_at(engine, builder, end, 7210)
+
+
+def test_a_sender_without_use_of_headers_is_not_trimmed(engine):
+    builder = one_trimmed(10)
+    builder.rows["spreads"][0]["trimmed"] = 0
+    sim = assert_messages_at(engine, builder, 9211, 4110)
+    assert counters(sim, 5, "trims", "drops") == (0, 1)

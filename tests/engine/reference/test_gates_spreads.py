@@ -58,8 +58,8 @@ def test_the_sender_goes_back_to_the_expected_packet(engine):
 @pytest.mark.parametrize(
     ("spread", "expected"),
     [
-        ({"nak_ps": 2000}, [(0, 0, 2, 0, 198, 0), (3, 1, 0, 0, 0, 0)]),
-        ({"reorder_bytes": 99}, [(0, 0, 0, 0, 0, 0), (2, 1, 0, 99, 0, 0)]),
+        ({"nak_ps": 2000}, [(0, 0, 2, 0, 198, 0, 0, 0), (3, 1, 0, 0, 0, 0, 0, 0)]),
+        ({"reorder_bytes": 99}, [(0, 0, 0, 0, 0, 0, 0, 0), (2, 1, 0, 99, 0, 0, 0, 0)]),
     ],
 )
 def test_nics_count_what_order_costs(engine, spread, expected):

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from clusim.engine.abi import MOST_HOPS, Beyond, Kind, Policy
 from clusim.engine.reference import units
+from clusim.engine.reference.classes import Eligible
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.order import join, keeps, receiver_of, refuse, takes
+from clusim.engine.reference.order import ask, join, keeps, receiver_of, refuse, takes
 from clusim.engine.reference.packets import Buffer, Packet, Transfer
 from clusim.engine.reference.repeats import count_repeat, watch
 from clusim.engine.reference.specs import ImageNode, hash32
@@ -71,6 +72,12 @@ def _deliver_in_order(machine: Machine, wire: Wire, packet: Packet, endpoint: in
     pair, number = transfer.place(packet.number)
     assert packet.buffer is not None
     machine.payload.relayed = True
+    if packet.kind == Kind.TRIMMED:
+        machine.release(packet.buffer, machine.now_ps)
+        receiver_of(machine, transfer).trimmed += 1
+        if not pair.knows(number):
+            ask(machine, pair, transfer, range(number, number + 1))
+        return
     packet.unneeded = packet.has_retransmission and not takes(packet)
     _answer_mark(machine, packet, transfer)
     receiver = receiver_of(machine, transfer)
@@ -342,9 +349,19 @@ def _try_grant(machine: Machine, wire: Wire) -> None:
         wire.note_credit_stall(machine.now_ps)
         return
     ranks = [_rank(machine.model, wire, c) for c in eligible]
+    if wire.classes is not None:
+        heads = [_head(machine.model, wire, *pair) for pair in zip(eligible, ranks, strict=True)]
+        index = wire.classes.choose(heads)
+        _grant(machine, wire, next(c for c in eligible if c.index == index))
+        return
     eligible = [c for c, rank in zip(eligible, ranks, strict=True) if rank == min(ranks)]
     after = [c for c in eligible if c.index > wire.last_granted]
     _grant(machine, wire, min(after or eligible, key=lambda c: c.index))
+
+
+def _head(model: Model, wire: Wire, candidate: _Candidate, rank: int) -> Eligible:
+    packet = candidate.packet
+    return Eligible(packet.vc, rank, candidate.index, packet.wire_bytes(model, wire.index))
 
 
 def _rank(model: Model, wire: Wire, candidate: _Candidate) -> int:

@@ -22,19 +22,19 @@ class Payload:
     ----------
     relayed : bool
         True if a packet passed through an endpoint; wires of endpoints then carry more.
-    begun, repeated, arrived, dropped : int
-        Payload of transfers with receivers in order; of packets that were repeated, arrived or were dropped.
+    begun, repeated, arrived, dropped, trimmed : int
+        Payload of transfers with receivers in order; of packets that were repeated, arrived, were dropped or trimmed.
     """
 
     def __init__(self, endpoints: int) -> None:
         self.sent = [0] * endpoints
         self.taken = [0] * endpoints
         self.relayed = False
-        self.begun = self.repeated = self.arrived = self.dropped = 0
+        self.begun = self.repeated = self.arrived = self.dropped = self.trimmed = 0
 
     def check_order(self) -> None:
         """Check, after the end of all transfers, that each packet arrived or was dropped."""
-        sent, ended = self.begun + self.repeated, self.arrived + self.dropped
+        sent, ended = self.begun + self.repeated, self.arrived + self.dropped + self.trimmed
         demand(sent == ended, "bytes received and dropped of receivers in order", ended, sent)
 
     def complete(self, transfer: Transfer) -> None:
@@ -67,9 +67,18 @@ class OrderCounters:
     kept_max: int = 0
     repeated_bytes: int = 0
     timeouts: int = 0
+    timeout_ps: int = 0
+    trimmed: int = 0
     kept: int = 0
+    timeout_at_ps: int = 0
 
     def keep(self, size: int) -> None:
         """Add kept bytes."""
         self.kept += size
         self.kept_max = max(self.kept_max, self.kept)
+
+    def count_timeout(self, now_ps: int, timeout_ps: int) -> None:
+        """Count a timeout; time in which several queue pairs waited counts once."""
+        self.timeouts += 1
+        self.timeout_ps += now_ps - max(now_ps - timeout_ps, self.timeout_at_ps)
+        self.timeout_at_ps = now_ps

@@ -18,6 +18,7 @@ from typing import Protocol
 from clusim.base.errors import InternalError
 from clusim.engine.abi import NEVER, Beyond, range_exceeded
 from clusim.engine.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
+from clusim.engine.reference.classes import Classes
 from clusim.engine.reference.conservation import OrderCounters, Payload
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import (
@@ -212,6 +213,7 @@ class Machine:
                 spec.rate_den,
                 [spec.buffer_bytes] * model.nvc,
                 _pause(model.nvc) if spec.xoff_bytes else None,
+                Classes(spec.schedule, model.nvc) if spec.schedule else None,
             )
             for i, spec in enumerate(model.wires)
         ]

@@ -19,6 +19,7 @@ from clusim.engine.reference.specs import (
     InstanceSpec,
     MessageSpec,
     PrimSpec,
+    ScheduleSpec,
     SourceSpec,
     SpreadSpec,
     TargetSpec,
@@ -126,7 +127,9 @@ class Model:
             incoming[dst].append(wire)
             outgoing[src].append(wire)
         formats = (self.formats[number] for number in wires["format"])
-        self.wires = _specs(WireSpec, wires, format=formats, in_local=in_local)
+        rows = (None, *_specs(ScheduleSpec, image.schedules))
+        schedules = (rows[number] for number in wires["schedule"])
+        self.wires = _specs(WireSpec, wires, format=formats, in_local=in_local, schedule=schedules)
         self.nodes = _specs(
             ImageNode,
             nodes,

@@ -44,8 +44,8 @@ def keeps(machine: Machine, packet: Packet) -> bool:
         pair.kept_bytes += packet.p
         receiver_of(machine, transfer).keep(packet.p)
         missing, pair.seen = range(pair.seen, number), max(pair.seen, number + 1)
-        if transfer.spread.selective and missing:
-            _ask(machine, pair, transfer, missing)
+        if transfer.spread.selective and missing and not transfer.spread.trimmed:
+            ask(machine, pair, transfer, missing)
         return True
     if pair.refused:
         return False
@@ -69,8 +69,8 @@ def takes(packet: Packet) -> bool:
     return number == pair.expected or (not pair.knows(number) and _has_room(packet))
 
 
-def _ask(machine: Machine, pair: QueuePair, transfer: Transfer, missing: range) -> None:
-    """Request packets that an early packet has overtaken."""
+def ask(machine: Machine, pair: QueuePair, transfer: Transfer, missing: range) -> None:
+    """Request packets that are missing."""
     assert transfer.spread is not None
     time_ps, who = machine.now_ps + transfer.spread.nak_ps, owner_of(machine, transfer)
 

@@ -178,6 +178,6 @@ def _timeout(machine: Machine, pair: QueuePair, transfer: Transfer) -> None:
         return
     pair.tries += 1
     counters = _sender_of(machine, pair.sent[pair.expected][0])
-    counters.timeouts += 1
+    counters.count_timeout(machine.now_ps, spread.timeout_ps)
     repeat_lost(machine, pair, transfer, None)
     _plan_timeout(machine, pair, transfer, machine.now_ps + spread.timeout_ps)

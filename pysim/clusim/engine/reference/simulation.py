@@ -478,6 +478,7 @@ class ReferenceSimulation:
                 else ()
             )
             more += ("drops", "dropped_bytes") if spec.queue_bytes else ()
+            more += ("trims", "trimmed_bytes") if spec.trim_vc else ()
             for name in (*_FINGERPRINTED, *more):
                 value = mix(value, row[name])
         return value

@@ -41,7 +41,12 @@ def hash32(seed: int, wire: int, grant: int) -> int:
     return mix(mix(seed, wire), grant) >> 32
 
 
-PAYLOAD_KINDS = frozenset(Kind) - {Kind.READ_REQ, Kind.RED_REQ, Kind.RED_FETCH}
+PAYLOAD_KINDS = frozenset(Kind) - {
+    Kind.READ_REQ,
+    Kind.RED_REQ,
+    Kind.RED_FETCH,
+    Kind.TRIMMED,
+}
 """Kinds with payload on the wire; the others only represent it."""
 
 
@@ -125,6 +130,14 @@ class EndpointSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleSpec:
+    """Schedule of the classes of an output, by VC."""
+
+    priority: tuple[int, ...]
+    quantum: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WireSpec:
     """A wire's constants; the rate is the one at time 0."""
 
@@ -149,6 +162,8 @@ class WireSpec:
     ecn_threshold: int
     alpha_1024: int
     red: bool
+    trim_vc: int
+    schedule: ScheduleSpec | None
     in_local: int  # index among the incoming wires of dst
 
 
@@ -210,6 +225,7 @@ class SpreadSpec:
     minimal_vc: int
     selective: bool
     retries: int
+    trimmed: bool
 
 
 @dataclass(frozen=True, slots=True)

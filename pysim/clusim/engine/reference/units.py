@@ -68,17 +68,54 @@ def forward(machine: Machine, over: Wire, vc: int, out: int, packet: Packet) -> 
     Return False if it is dropped.
     """
     out, packet.vc = _path(machine, over, out, packet)
-    wire, size_bytes = machine.wires[out], packet.wire_bytes(machine.model, out)
-    marked = wire.marks_packet(machine.model.seed, size_bytes)
-    if packet.has_retransmission and wire.spec.queue_bytes:
-        full = wire.overflows(size_bytes, _memory_of(machine, wire.spec.src))
-        if full or (marked and wire.spec.red):
-            _drop(machine, wire, packet, size_bytes)
+    wire = machine.wires[out]
+    if _overflows(machine, wire, packet):
+        if not _trim(machine, wire, packet):
+            _drop(machine, wire, packet)
             return False
-    wire.counters.marks += marked
-    packet.marked |= marked
+        vc = packet.vc
+        if _overflows(machine, wire, packet):
+            _drop(machine, wire, packet)
+            return False
     enter(machine, out, over.spec.in_local * machine.model.nvc + vc, packet)
     return True
+
+
+def _overflows(machine: Machine, wire: Wire, packet: Packet) -> bool:
+    """True if a packet does not enter a queue of a wire; otherwise congestion may mark it."""
+    size_bytes = packet.wire_bytes(machine.model, wire.index)
+    shared = _memory_of(machine, wire.spec.src)
+    if packet.kind == Kind.TRIMMED:
+        return wire.spec.queue_bytes > 0 and wire.overflows_header(size_bytes, shared)
+    marked = wire.marks_packet(machine.model.seed, size_bytes)
+    may_drop = packet.has_retransmission and wire.spec.queue_bytes > 0
+    if may_drop and (wire.overflows(size_bytes, shared) or (marked and wire.spec.red)):
+        return True
+    wire.counters.marks += marked
+    packet.marked |= marked
+    return False
+
+
+def _trim(machine: Machine, wire: Wire, packet: Packet) -> bool:
+    """Remove the payload of a packet; return False if the wire, or its sender, does not use headers."""
+    spread = packet.transfer.spread
+    assert spread is not None
+    if not wire.spec.trim_vc or not spread.trimmed or packet.kind == Kind.TRIMMED:
+        return False
+    _forget_promise(machine, wire, packet)
+    wire.counters.trims += 1
+    wire.counters.trimmed_bytes += packet.p
+    machine.payload.trimmed += packet.p
+    packet.kind = Kind.TRIMMED
+    packet.first_vc = packet.vc = wire.spec.trim_vc
+    return True
+
+
+def _forget_promise(machine: Machine, wire: Wire, packet: Packet) -> None:
+    if packet.promised:
+        size_bytes = packet.wire_bytes(machine.model, wire.index)
+        machine.promised[wire.index, packet.vc] -= size_bytes
+        packet.promised = False
 
 
 def _memory_of(machine: Machine, node: int) -> tuple[int, int]:
@@ -89,15 +126,15 @@ def _memory_of(machine: Machine, node: int) -> tuple[int, int]:
     return spec.shared_bytes, used
 
 
-def _drop(machine: Machine, wire: Wire, packet: Packet, size_bytes: int) -> None:
+def _drop(machine: Machine, wire: Wire, packet: Packet) -> None:
     """Let a packet vanish before it enters a queue."""
     assert packet.buffer is not None
     machine.release(packet.buffer, machine.now_ps)
-    if packet.promised:
-        machine.promised[wire.index, packet.vc] -= size_bytes
+    _forget_promise(machine, wire, packet)
+    size_bytes = 0 if packet.kind == Kind.TRIMMED else packet.p
     wire.counters.drops += 1
-    wire.counters.dropped_bytes += packet.p
-    machine.payload.dropped += packet.p
+    wire.counters.dropped_bytes += size_bytes
+    machine.payload.dropped += size_bytes
 
 
 def _path(machine: Machine, over: Wire, out: int, packet: Packet) -> tuple[int, int]:

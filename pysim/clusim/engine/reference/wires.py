@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from clusim.engine.abi import Kind
+from clusim.engine.reference.classes import Classes
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Packet
 from clusim.engine.reference.specs import PAYLOAD_KINDS, WireSpec, ceil_div, hash32
@@ -31,6 +33,8 @@ class Counters:
     held_max: int = 0
     drops: int = 0
     dropped_bytes: int = 0
+    trims: int = 0
+    trimmed_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -54,6 +58,8 @@ class Wire:
         Free bytes of the far buffer, per VC; not used with `pause`.
     pause : Pause or None
         The state of pausing, on wires with `xoff_bytes`.
+    classes : Classes or None
+        Its classes, with a schedule.
     owed : int
         Control bytes owed, in 1/256 byte.
     queues : dict
@@ -66,6 +72,8 @@ class Wire:
         True if the packet on the wire is already counted in `stall_arbitration_ps`.
     forwarded : int
         Packets so far that congestion could have marked.
+    header_bytes : int
+        Wire bytes of trimmed packets in its queues.
     due_before_ps, bytes_before : int
         Up to the last change of its rate: the least time of its bytes, and their number.
     """
@@ -76,6 +84,7 @@ class Wire:
     den: int
     credit: list[int]
     pause: Pause | None = None
+    classes: Classes | None = None
     rem: int = 0
     free_at_ps: int = 0
     owed: int = 0
@@ -85,6 +94,7 @@ class Wire:
     stalled_since_ps: int | None = None
     arbitration_counted: bool = False
     forwarded: int = 0
+    header_bytes: int = 0
     due_before_ps: int = 0
     bytes_before: int = 0
     counters: Counters = field(default_factory=Counters)
@@ -136,17 +146,27 @@ class Wire:
         self.queues.setdefault(candidate, deque()).append(packet)
         counters = self.counters
         counters.queued_bytes += packet.wire_bytes(model, self.index)
+        self._count_header(packet, model, 1)
         counters.queued_max = max(counters.queued_max, counters.queued_bytes)
         if self.free_at_ps > now_ps and not self.arbitration_counted:
             counters.stall_arbitration_ps += self.free_at_ps - now_ps
             self.arbitration_counted = True
+
+    def _count_header(self, packet: Packet, model: Model, sign: int) -> None:
+        if packet.kind == Kind.TRIMMED:
+            self.header_bytes += sign * packet.wire_bytes(model, self.index)
+
+    @property
+    def full_bytes(self) -> int:
+        """Bytes in its queues without those of trimmed packets."""
+        return self.counters.queued_bytes - self.header_bytes
 
     def marks_packet(self, seed: int, size_bytes: int) -> bool:
         """True if the packet that is to enter a queue is marked (section 4); counts the packet."""
         least, most = self.spec.ecn_min_bytes, self.spec.ecn_max_bytes
         if most == 0:
             return False
-        q, n = self.counters.queued_bytes + size_bytes, self.forwarded
+        q, n = self.full_bytes + size_bytes, self.forwarded
         self.forwarded += 1
         marked = q >= most
         if not marked and q > least:
@@ -156,7 +176,7 @@ class Wire:
 
     def overflows(self, size_bytes: int, shared: tuple[int, int]) -> bool:
         """True if a packet does not fit: into queues, shared memory (all, used) or its part of that (section 4)."""
-        spec, queued = self.spec, self.counters.queued_bytes
+        spec, queued = self.spec, self.full_bytes
         if queued + size_bytes > spec.queue_bytes:
             return True
         all_bytes, used = shared
@@ -166,6 +186,12 @@ class Wire:
         beyond = spec.alpha_1024 > 0 and queued >= (spec.alpha_1024 * free) >> 10
         return size_bytes > free or beyond
 
+    def overflows_header(self, size_bytes: int, shared: tuple[int, int]) -> bool:
+        """True if a trimmed packet does not fit into the queues, or into shared memory (all, used) (section 4)."""
+        all_bytes, used = shared
+        beyond = all_bytes > 0 and used + size_bytes > all_bytes
+        return beyond or self.header_bytes + size_bytes > self.spec.queue_bytes
+
     def dequeue(self, candidate: int, model: Model) -> Packet:
         """Remove and return the head of a virtual output queue."""
         queue = self.queues[candidate]
@@ -173,6 +199,7 @@ class Wire:
         if not queue:
             del self.queues[candidate]
         self.counters.queued_bytes -= packet.wire_bytes(model, self.index)
+        self._count_header(packet, model, -1)
         return packet
 
     def change_rate(self, num: int, den: int, now_ps: int) -> None:

@@ -87,7 +87,10 @@ RULES = _rules()
 """Rules of columns by name, and of attributes by ``@name``."""
 
 LATER = frozenset(
-    ("/wires/total/drops", "/wires/total/dropped_bytes", "/order/repeated_bytes", "/order/timeouts")
+    (
+        *(f"/wires/total/{name}" for name in ("drops", "dropped_bytes", "trims", "trimmed_bytes")),
+        *(f"/order/{name}" for name in ("repeated_bytes", "timeouts", "timeout_ps", "trimmed")),
+    )
 )
 """Counters that traces of earlier versions lack: nothing was counted."""
 
