@@ -19,6 +19,7 @@ from clusim.analysis.network import Network
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.servers import Servers
 from clusim.analysis.slices import Slices
+from clusim.analysis.timeouts import TimeoutWaits
 from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.analysis.whatif import Change
 from clusim.base.arrays import Array
@@ -129,6 +130,11 @@ class Traced:
         return cls(path, result, inputs, Network(inputs, result.wires.names, result.wires.classes))
 
     @property
+    def timeouts(self) -> TimeoutWaits:
+        """Waits of NICs for timeouts of retransmission."""
+        return TimeoutWaits(self.network, self.result.in_order)
+
+    @property
     def facts(self) -> dict[str, Any]:
         """Time of the run, and True if it is complete, for the tables of analyses."""
         return {"time_ps": self.result.time_ps, "complete": self.result.complete}
@@ -142,13 +148,15 @@ class Critical:
     walk: Walk
     charger: Charger
     servers: Servers
+    timeouts: TimeoutWaits
     blocks: BlockCharges | None = None
 
     def charges(self, step: Step) -> Iterable[Charge]:
         """Yield the parts of a step; their times add up to its length."""
         if self.blocks is not None and self.blocks.stands(step):
             return self.blocks.charges(step)
-        return self.charger.charges(step)
+        waits, rest = self.timeouts.split(step)
+        return [*waits, *self.charger.charges(rest)]
 
     def scaled_ps(self, steps: Iterable[Step], change: Change) -> int:
         """Return the time of segments, each shortened in isolation by a change [ps]."""
@@ -175,7 +183,8 @@ def critical_of(traced: Traced, records: Records) -> Critical:
     rows, count = result.tasks.blocks, len(result.tasks.names)
     blocks = BlockCharges(rows, count) if rows is not None else None
     servers = Servers(result, network, walk.slices, traced.inputs.texts("tasks/stream"))
-    return Critical(traced, walk, Charger(walk, network, usage, used, rivals), servers, blocks)
+    waits, charger = traced.timeouts, Charger(walk, network, usage, used, rivals)
+    return Critical(traced, walk, charger, servers, waits, blocks)
 
 
 def open_traced(path: str | Path) -> Traced:

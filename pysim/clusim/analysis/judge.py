@@ -23,6 +23,7 @@ from clusim.analysis.network import Network
 from clusim.analysis.remedies import (
     HALF_FULL,
     LEAST_PART,
+    SHORTER_TIMEOUTS,
     WITHOUT_RATE_CONTROL,
     OnPath,
     Remedy,
@@ -94,6 +95,7 @@ class CausePlaces:
         self._censuses: dict[str, Census] = {}
         self._servers = servers
         self._traced = traced
+        self.timeouts = traced.timeouts
 
     @cached_property
     def flows(self) -> FlowUse:
@@ -104,6 +106,8 @@ class CausePlaces:
         """Return the resource and the instance of a charge."""
         if charge.cause is CauseKind.RATE:
             return charge.resource, self.flows.flows.name_of(step.connection)
+        if charge.cause is CauseKind.TIMEOUT:
+            return charge.resource, instance_name(self.timeouts.sender_of(step.connection))
         if charge.wire >= 0:
             return self.of_wire(charge.wire)
         resource = _OWNER.split(charge.resource, maxsplit=1)[0]
@@ -138,6 +142,9 @@ class CausePlaces:
         kind, servers = key[0], self._servers
         if kind is CauseKind.RATE:
             return self.flows.census(key[1])
+        if kind is CauseKind.TIMEOUT:
+            waits = self.timeouts.by_nic.items()
+            return _counted("NICs", {instance_name(nic): ps for nic, ps in waits})
         if resource in self._classes:
             if resource not in self._censuses:
                 self._censuses[resource] = self._wires(resource)
@@ -256,7 +263,7 @@ LEAST_MIDDLE = 0.2
 _WIRES = (CauseKind.WIRE, CauseKind.NIC, CauseKind.PCIE)
 _MOVING = {*_WIRES, CauseKind.CTA, CauseKind.MEMORY, CauseKind.UNIT}
 _MOVING |= {CauseKind.FAULT, CauseKind.CONTENTION, CauseKind.CREDIT, CauseKind.WINDOW}
-_MOVING |= {CauseKind.RATE}
+_MOVING |= {CauseKind.RATE, CauseKind.TIMEOUT}
 _WORKING = {CauseKind.COMPUTE, CauseKind.SHARING, CauseKind.STRAGGLER}
 
 
@@ -302,31 +309,55 @@ def judged_by_servers(traced: Traced, why: str) -> Judged:
     wire, places = int(np.argmax(busy)), CausePlaces(traced, servers)
     busy_ps = min(result.time_ps, int(busy[wire]))
     parts: dict[PartKey, int] = {(*wire_key(network.classes[wire]), *places.of_wire(wire)): busy_ps}
-    rate_control = _rate_control(result, places, result.time_ps - busy_ps)
-    for what, ps in rate_control.items():
-        parts[CauseKind.RATE, what, "rate control", ""] = ps
-    parts[CauseKind.OTHER, "", "", ""] = result.time_ps - busy_ps - sum(rate_control.values())
+    idle = _idle_parts(result, places, result.time_ps - busy_ps)
+    parts |= idle
+    parts[CauseKind.OTHER, "", "", ""] = result.time_ps - busy_ps - sum(idle.values())
     sums = {key: ps for key, ps in by_cause(parts).items() if key[0] is not CauseKind.OTHER}
-    hardware = [key for key in sums if key[0] is not CauseKind.RATE]
+    hardware = [key for key in sums if key[0] not in _IDLE]
     changes = faster_hardware(traced, dict.fromkeys(hardware, OnPath()))
     full = {words for one in servers.classes if one.busy >= HALF_FULL for words in one.remedies}
-    remedies = []
+    remedies = _idle_remedies(result, servers, idle)
     for (words, change), keys in changes.items():
         if words in full and words != "slots x2":
             most_ps = max(0, result.time_ps - int(servers.least_ps(words)))
             remedies.append(Remedy(words, change, tuple(keys), most_ps, most_ps))
-    if rate_control:
-        words, change = WITHOUT_RATE_CONTROL
-        causes = tuple((CauseKind.RATE, what) for what in rate_control)
-        most_ps = max(0, result.time_ps - int(servers.least_ps(words)))
-        estimate_ps = min(sum(rate_control.values()), most_ps)
-        remedies.append(Remedy(words, change, causes, estimate_ps, most_ps))
     remedies.sort(key=lambda one: (-one.most_ps, one.words))
-    if not remedies or (busy_ps < HALF_FULL * result.time_ps and not rate_control):
+    if not remedies or (busy_ps < HALF_FULL * result.time_ps and not idle):
         return Judged(replace(without_path(result, why), servers=servers.classes))
     spans = [SplitSpan("", 0, result.time_ps, parts)]
     diagnosis = _diagnosis(traced, servers, (spans, places), remedies)
     return Judged(replace(diagnosis.verdict, order=f"by busy time; {why}"), diagnosis.remedies)
+
+
+_IDLE = {CauseKind.RATE: WITHOUT_RATE_CONTROL, CauseKind.TIMEOUT: SHORTER_TIMEOUTS}
+"""Causes of time in which not even the fullest wire is busy, and their remedies."""
+
+
+def _idle_parts(result: Result, places: CausePlaces, idle_ps: int) -> dict[PartKey, int]:
+    """Return the parts of `idle_ps` in which the slowest NIC waited for timeouts, or policies held their flows."""
+    parts: dict[PartKey, int] = {}
+    waits = places.timeouts.by_nic
+    slowest = max(waits, key=lambda nic: waits[nic], default="")
+    waited_ps = min(idle_ps, waits.get(slowest, 0))
+    if waited_ps >= max(1, LEAST_PART * result.time_ps):
+        parts[CauseKind.TIMEOUT, "", "retransmission", instance_name(slowest)] = waited_ps
+        idle_ps -= waited_ps
+    for what, ps in _rate_control(result, places, idle_ps).items():
+        parts[CauseKind.RATE, what, "rate control", ""] = ps
+    return parts
+
+
+def _idle_remedies(result: Result, servers: Servers, idle: Mapping[PartKey, int]) -> list[Remedy]:
+    """Return the remedies of the causes of `_idle_parts`."""
+    remedies = []
+    for kind in dict.fromkeys(key[0] for key in idle):
+        words, change = _IDLE[kind]
+        causes = tuple(key[:2] for key in idle if key[0] is kind)
+        most_ps = max(0, result.time_ps - int(servers.least_ps(words)))
+        whole_ps = sum(ps for key, ps in idle.items() if key[0] is kind)
+        saved_ps = int(whole_ps * (1 - 1 / change.factor)) if change.factor > 1 else whole_ps
+        remedies.append(Remedy(words, change, causes, min(saved_ps, most_ps), most_ps))
+    return remedies
 
 
 def _rate_control(result: Result, places: CausePlaces, most_ps: int) -> dict[str, int]:

@@ -100,6 +100,9 @@ def faster_hardware(traced: Traced, found: Mapping[Key, OnPath]) -> Changes:
 WITHOUT_RATE_CONTROL = "--policy sender=none", Change("uncontrolled", Fraction(1))
 """Remedy of flows that are held by their policy."""
 
+SHORTER_TIMEOUTS = WHAT_IF[CauseKind.TIMEOUT], Change("timeout", Fraction(2))
+"""Remedy of NICs that wait for timeouts."""
+
 _DETAILS = {CauseKind.MEMORY: "of GPUs"}
 """Detail of a cause that is not on the critical path."""
 

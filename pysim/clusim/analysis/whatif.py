@@ -26,6 +26,7 @@ THINGS = {
     "compute": "kernels",
     "unit": "reduction units of switches",
     "window": "bytes that reads may have in flight",
+    "timeout": "timeouts of retransmission",
     "slots": "CTA slots of a GPU",
 }
 """Resources that can be scaled besides wires (by class, ``nvlink``, or name, ``gpu0->*``)."""
@@ -51,6 +52,7 @@ _SCALED: dict[str, dict[str, tuple[str, ...]]] = {
     "memory latency": {"endpoints": ("write_latency_ps", "read_latency_ps", "response_latency_ps")},
     "flags": {"conns": ("tail_ps", "head_ps")},
     "window": {"conns": ("window_bytes",)},
+    "timeout": {"spreads": ("timeout_ps",)},
     "slots": {"endpoints": ("cta_slots",)},
 }
 """Resource -> tables of the image with the columns that its factor divides, of `_MOST` multiplies.

@@ -14,7 +14,8 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError
-from clusim.engine.image import Senders, empty
+from clusim.engine.abi import NONE, Policy
+from clusim.engine.image import Image, empty
 from clusim.policies.choice import BoundSender, Sender, find_policy, parse_policy
 from clusim.topology import Fabric
 from clusim.topology.node import NicTraits, RateControl
@@ -101,14 +102,32 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
     return cache[text]
 
 
-def policy_notes(text: str, senders: Senders) -> tuple[str, ...]:
-    """Return the note on the sender policies of an image, or on a policy (as of `with_policy`) without flows."""
-    names = sorted({bound.sender.name for bound in senders if bound is not None})
+def policy_notes(text: str, image: Image) -> tuple[str, ...]:
+    """Return the notes on the sender policies of an image, or on a policy (as of `with_policy`) without flows."""
+    names = sorted({bound.sender.name for bound in image.senders if bound is not None})
     if names:
-        return (f"sender policy: {', '.join(names)}",)
+        notes = [f"sender policy: {', '.join(names)}"]
+        if idle := [name for name in names if not _may_choose(image, name)]:
+            why = "no flow has one path by hash (--routing ecmp)"
+            notes.append(f"without effect: path of policy {', '.join(idle)}: {why}")
+        return tuple(notes)
     if text == "sender=none":
         return ("sender policy: none",)
     return (f"obeyed, without effect on this run: --policy {text}",) if text else ()
+
+
+def _may_choose(image: Image, name: str) -> bool:
+    """True if a policy chooses no paths, or a flow of it takes the path that it chooses."""
+    if not find_policy(name).chooses_path:
+        return True
+    rows = [row for row, bound in enumerate(image.senders) if bound and bound.sender.name == name]
+    conns, sources = image.conns, image.sources
+    by_hash = (conns["policy"] == Policy.PINNED) & (conns["path"] == NONE) & (conns["split"] == 0)
+    chosen = np.isin(conns["control"], rows) & by_hash
+    return bool(
+        chosen.any()
+        or (np.isin(sources["control"], rows) & (sources["policy"] == Policy.PINNED)).any()
+    )
 
 
 def _with_sender(nic: NicTraits, sender: Sender | None) -> NicTraits:

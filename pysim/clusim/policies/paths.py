@@ -5,7 +5,8 @@
 **Model** PLB (Qureshi et al., SIGCOMM 2022): a flow takes another path after rounds in which more than half of its
 bytes were marked: after few if no packet is in flight, otherwise after more. REPS (Bonato et al., 2024, arXiv
 2407.21625): the path of an acknowledged packet without mark is kept and used again, the oldest first; without one a
-random path is drawn. Both have the window of DCTCP, also after losses. `path` is the entropy: it acts on flows that are routed by ECMP.
+random path is drawn. Both have the window of DCTCP, also after losses. `path` is the entropy: it acts on flows that are
+routed by ECMP.
 
 **Not modelled** Timeouts, after which both draw other paths; the freezing of REPS after failures.
 

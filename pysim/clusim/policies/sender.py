@@ -143,6 +143,17 @@ class SenderPolicy:
         return 2 if "acked" in self.functions and "hops" in self.arguments("acked") else 1
 
     @property
+    def chooses_path(self) -> bool:
+        """True if a function sets the path of the next packet."""
+        nodes = (node for call in self.functions.values() for node in ast.walk(syntax(call)))
+        return any(
+            isinstance(node, ast.Attribute)
+            and node.attr == WORDS[3]
+            and isinstance(node.ctx, ast.Store)
+            for node in nodes
+        )
+
+    @property
     def target_use(self) -> float:
         """Share of a link that the policy aims at: its constant ``target_65536``, or all."""
         return self.constants.get("target_65536", 65536) / 65536

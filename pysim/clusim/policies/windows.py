@@ -8,8 +8,8 @@ memory, network, and the notice back. After a loss both halve the window, at mos
 1) or window (DCTCP, RFC 8257, 3.5; RFC 5681).
 
 **Not modelled** Of Swift: scaling of the target with hops and flows, the separate window of hosts, windows below one
-packet, the least window after several timeouts. Of DCTCP: slow start, the window of one segment after a timeout, delayed
-acknowledgements.
+packet, the least window after several timeouts. Of DCTCP: slow start, the window of one segment after a timeout,
+delayed acknowledgements.
 
 **Parameters** Constants of the classes, each *published* or *assumed*.
 """

@@ -37,6 +37,7 @@ class CauseKind(StrEnum):
     CREDIT = "credit"
     WINDOW = "window"
     RATE = "rate"
+    TIMEOUT = "timeout"
     SLOTS = "slots"
     COMPUTE = "compute"
     EXPOSED = "exposed"
@@ -64,6 +65,7 @@ _WORDS = {
     CauseKind.CREDIT: ("credit stalls on", "without them"),
     CauseKind.WINDOW: ("in-flight window full", "with twice the window"),
     CauseKind.RATE: ("rate control by", "without it"),
+    CauseKind.TIMEOUT: ("retransmission timeouts", "if half as long"),
     CauseKind.SLOTS: ("CTA slots in use", "with twice the slots"),
     CauseKind.COMPUTE: ("compute", "if 2x faster"),
     CauseKind.EXPOSED: ("exposed communication", "if all hidden"),
@@ -87,6 +89,7 @@ SETTINGS = {
     CauseKind.UNIT: "an algorithm without in-switch reduction (ring, tree)",
     CauseKind.CREDIT: "no setting of NCCL: buffers of receivers are hardware",
     CauseKind.WINDOW: "more channels (NCCL_MIN_NCHANNELS), writes instead of reads (NCCL_P2P_READ_ENABLE=0)",
+    CauseKind.TIMEOUT: "`timeout` and `retransmission` of NICs, `trim` or a longer `queue` of links",
     CauseKind.SLOTS: "fewer channels (NCCL_MAX_NCHANNELS), fewer concurrent collectives",
 }
 """Kind -> the settings that change it."""
@@ -101,6 +104,7 @@ WHAT_IF = {
     CauseKind.UNIT: "unit x2",
     CauseKind.COMPUTE: "compute x2",
     CauseKind.WINDOW: "window x2",
+    CauseKind.TIMEOUT: "timeout x2",
     CauseKind.SLOTS: "slots x2",
 }
 """Kind -> its remedy in the words of ``clusim what-if``, if it depends on the kind only."""

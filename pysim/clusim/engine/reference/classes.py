@@ -8,11 +8,11 @@ from clusim.engine.reference.specs import ScheduleSpec
 
 
 class Eligible(NamedTuple):
-    """An eligible candidate: its class, rank and index, and the wire bytes of its next packet."""
+    """An eligible candidate: its class, rank and number, and the wire bytes of its next packet."""
 
     vc: int
     rank: int
-    index: int
+    candidate: int
     wire_bytes: int
 
 
@@ -39,8 +39,8 @@ class Classes:
             vc = self._turn[priority]
             if vc in heads and heads[vc].wire_bytes <= deficit[vc]:
                 deficit[vc] -= heads[vc].wire_bytes
-                self._last[vc] = heads[vc].index
-                return heads[vc].index
+                self._last[vc] = heads[vc].candidate
+                return heads[vc].candidate
             if vc not in heads:
                 deficit[vc] = 0
             following = classes[(classes.index(vc) + 1) % len(classes)]
@@ -49,4 +49,4 @@ class Classes:
                 deficit[following] += self._spec.quantum[following]
 
     def _order(self, one: Eligible) -> tuple[int, bool, int]:
-        return one.rank, one.index <= self._last[one.vc], one.index
+        return one.rank, one.candidate <= self._last[one.vc], one.candidate
