@@ -70,7 +70,7 @@ static uint32_t choices_of(const clusim_sim *s, const wire_state *w, class_choic
     return least;
 }
 
-/* Let the turn pass over all classes of a priority as often as none is granted. */
+/* Let the turn pass over all classes of a priority for the rounds without a grant. */
 static void pass_rounds(const clusim_schedule *schedule, class_state *state,
                         const class_choice *all, uint32_t classes) {
     uint64_t rounds = UINT64_MAX;

@@ -4,6 +4,7 @@
 #include "parts/scheduler.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
+#include "queue_policy.h"
 #include "scheduler.h"
 
 /* FREE and PAUSE events carry the VC above the bytes. */
@@ -79,14 +80,26 @@ static bool marks(clusim_sim *s, wire_id wire, uint64_t queued) {
 /* ---- drops -------------------------------------------------------------------------------------
  */
 
-/* True if a packet does not fit in the memory that a wire shares, or into its part of that. */
-static bool exceeds_shared(const clusim_sim *s, const packet *p, uint64_t queued) {
-    const clusim_wire *image = &s->model->image.wires[p->out.i];
+/* Bytes that are free for the queues of a wire. */
+static uint64_t free_bytes(const clusim_sim *s, const clusim_wire *image, uint64_t queued) {
     uint64_t all = s->model->image.nodes[image->src].shared_bytes;
-    if (all == 0) return false;
-    uint64_t used = s->congestion.shared[image->src];
-    if (used + p->wire_bytes > all) return true;
-    return image->alpha_1024 && queued >= (image->alpha_1024 * (all - used)) >> 10;
+    if (all) return all - base_umin(all, s->congestion.shared[image->src]);
+    if (image->queue_bytes == 0) return UINT64_C(1) << 62;
+    return image->queue_bytes - base_umin(queued, image->queue_bytes);
+}
+
+/* True if a packet does not fit into the queues of a wire, or the memory that it shares. */
+static bool is_full(const clusim_sim *s, const packet *p, uint64_t queued) {
+    const clusim_wire *image = &s->model->image.wires[p->out.i];
+    if (queued + p->wire_bytes > image->queue_bytes) return true;
+    bool shares = s->model->image.nodes[image->src].shared_bytes > 0;
+    return shares && p->wire_bytes > free_bytes(s, image, queued);
+}
+
+/* True if a queue has its part of the shared memory. */
+static bool exceeds_part(const clusim_sim *s, const clusim_wire *image, uint64_t queued) {
+    if (!image->alpha_1024 || !s->model->image.nodes[image->src].shared_bytes) return false;
+    return queued >= (image->alpha_1024 * free_bytes(s, image, queued)) >> 10;
 }
 
 /* True if a lost packet would be sent again. */
@@ -113,11 +126,21 @@ bool congestion_drops(clusim_sim *s, packet *p) {
     congestion_counters *count = &s->congestion.counters[p->out.i];
     if (UNLIKELY(p->kind == CLUSIM_KIND_TRIMMED)) return header_drops(s, p);
     uint64_t queued = wire_at(s, p->out)->queued_bytes - count->header_bytes;
-    uint64_t with = queued + p->wire_bytes;
-    bool marked = marks(s, p->out, with);
-    if (image->queue_bytes && is_repeated(s, p) &&
-        (with > image->queue_bytes || exceeds_shared(s, p, queued) || (marked && image->red)))
-        return true;
+    bool may_drop = image->queue_bytes && is_repeated(s, p), marked;
+    if (UNLIKELY(image->policy)) {
+        count->whole = false;
+        if (may_drop && is_full(s, p, queued)) return true;
+        uint64_t room = free_bytes(s, image, queued);
+        enum queue_answer answer = queue_policy_judge(s, p, (int64_t)queued, (int64_t)room);
+        count->whole = answer == QUEUE_DROPS;
+        if (may_drop && answer >= QUEUE_TRIMS) return true;
+        marked = answer == QUEUE_MARKS;
+    } else {
+        marked = marks(s, p->out, queued + p->wire_bytes);
+        if (may_drop &&
+            (is_full(s, p, queued) || exceeds_part(s, image, queued) || (marked && image->red)))
+            return true;
+    }
     p->marked |= marked;
     count->marks += marked;
     if (wire_at(s, p->out)->traits & SHARES) s->congestion.shared[image->src] += p->wire_bytes;
@@ -126,10 +149,13 @@ bool congestion_drops(clusim_sim *s, packet *p) {
 
 bool congestion_trims(clusim_sim *s, const packet *p) {
     const clusim_image *im = &s->model->image;
-    if (!im->wires[p->out.i].trim_vc || p->kind == CLUSIM_KIND_TRIMMED) return false;
+    congestion_counters *count = &s->congestion.counters[p->out.i];
+    bool whole = count->whole;
+    count->whole = false;
+    if (!im->wires[p->out.i].trim_vc || p->kind == CLUSIM_KIND_TRIMMED || whole) return false;
     if (!im->spreads[xfer_at(s, p->xfer)->spread].trimmed) return false;
-    s->congestion.counters[p->out.i].trims++;
-    s->congestion.counters[p->out.i].trimmed_bytes += p->payload;
+    count->trims++;
+    count->trimmed_bytes += p->payload;
     return true;
 }
 
@@ -269,6 +295,7 @@ STATUS congestion_init(clusim_sim *s) {
         ZEROED(s->congestion.pauses, im->num_wires * s->wires.nvc);
         ZEROED(s->congestion.counters, im->num_wires);
         ZEROED(s->congestion.shared, im->num_nodes);
+        if (s->model->has_senders) ZEROED(s->congestion.records, im->num_wires);
     }
     if (s->model->has_controls) ZEROED(s->congestion.controls, im->num_conns + im->num_sources);
     for (uint64_t i = 0; s->congestion.pauses && i < im->num_wires * s->wires.nvc; i++) {
@@ -292,6 +319,7 @@ void congestion_free(clusim_sim *s) {
     free(s->congestion.pauses);
     free(s->congestion.counters);
     free(s->congestion.shared);
+    queue_policy_free(s);
     free(s->congestion.controls);
 }
 

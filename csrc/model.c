@@ -103,7 +103,7 @@ static bool tells(const clusim_model *m, const clusim_wire *x) {
 /* Traits of a wire as an output of its switch. */
 static uint32_t traits_as_output(const clusim_model *m, const clusim_wire *x) {
     bool shares = x->queue_bytes && (m->image.nodes[x->src].shared_bytes || m->has_trims);
-    return (x->ecn_max_bytes || x->queue_bytes ? MARKS : 0) |
+    return (x->ecn_max_bytes || x->queue_bytes || x->policy ? MARKS : 0) |
            (is_ranked(m, x) || x->schedule ? RANKED : 0) | (x->schedule ? SCHEDULED : 0) |
            (tells(m, x) ? TELLS | HAS_ERRORS : 0) | (shares ? SHARES | HAS_ERRORS : 0);
 }

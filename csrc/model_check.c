@@ -47,6 +47,8 @@ static const char *wrong_wire(const clusim_image *im, uint64_t row) {
     NEED(w->ecn_min_bytes <= w->ecn_max_bytes, "mark thresholds the wrong way round");
     NEED(!w->red || w->queue_bytes, "drops at random, but has no queue_bytes");
     NEED(!w->trim_vc || w->queue_bytes, "trims packets, but has no queue_bytes");
+    NEED(!w->policy || im->controls[w->policy - 1].sender == CLUSIM_SENDER_MODE_QUEUE,
+         "its policy is of senders");
     if (w->reverse == NONE) return NULL;
     const clusim_wire *back = &im->wires[w->reverse];
     NEED(back->reverse == row, "is not the reverse of its reverse");

@@ -140,7 +140,7 @@ static STATUS ask(clusim_sim *s, pair_id id, const xfer *x, order_span span) {
     return scheduler_event(s, at, EV_REPEAT, pair->flow.i, id.i);
 }
 
-/* Request the packets that an early packet has overtaken, unless headers tell of losses. */
+/* Request the packets that an early packet has overtaken, unless headers report losses. */
 static STATUS ask_overtaken(clusim_sim *s, pair_id id, const xfer *x, uint64_t number) {
     order_pair *pair = pair_at(s, id);
     const clusim_spread *spread = spread_of(s, x);

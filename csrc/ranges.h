@@ -114,6 +114,8 @@
     F(wires, clusim_wire, red, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
     F(wires, clusim_wire, trim_vc, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), vcs, 0) \
     F(wires, clusim_wire, schedule, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), schedules, END_TOO) \
+    F(wires, clusim_wire, policy, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), controls, END_TOO) \
+    F(wires, clusim_wire, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(schedules, clusim_schedule, priority, 4, 8, PLAIN, INT64_C(0), UINT64_C(7), nothing, 0) \
     F(schedules, clusim_schedule, quantum, 4, 8, PLAIN, INT64_C(1), UINT64_C(536870912), nothing, 0) \
     F(targets, clusim_target, node, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nodes, 0) \
@@ -152,7 +154,7 @@
     F(controls, clusim_control, fast_recovery, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nothing, 0) \
     F(controls, clusim_control, kept_65536, 4, 1, PLAIN, INT64_C(0), UINT64_C(65536), nothing, 0) \
     F(controls, clusim_control, clamp, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
-    F(controls, clusim_control, sender, 4, 1, PLAIN, INT64_C(0), UINT64_C(2), nothing, 0) \
+    F(controls, clusim_control, sender, 4, 1, PLAIN, INT64_C(0), UINT64_C(3), nothing, 0) \
     F(controls, clusim_control, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(spreads, clusim_spread, gap_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
     F(spreads, clusim_spread, nak_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \

@@ -6,6 +6,7 @@
 #include "parts/congestion.h"
 #include "parts/scheduler.h"
 #include "parts/xfers.h"
+#include "queue_policy.h"
 #include "ranges.h"
 #include "scheduler.h"
 
@@ -262,6 +263,8 @@ int clusim_sim_use_sender(clusim_sim *s, uint32_t control, const clusim_sender *
     if (policy->present) return CLUSIM_ERR_BAD_IMAGE;
     memcpy(policy->functions, sender->functions, sizeof policy->functions);
     policy->present = true;
+    if (im->controls[control].sender == CLUSIM_SENDER_MODE_QUEUE)
+        return queue_policy_use(s, control, sender);
     for (uint32_t i = 0; i < im->num_conns + im->num_sources; i++) {
         flow_id flow = ID(flow, i);
         if (congestion_row(im, i) != control) continue;

@@ -74,6 +74,7 @@ enum clusim_sender_call {
     CLUSIM_SENDER_CALL_NOTIFIED = 3,
     CLUSIM_SENDER_CALL_TIMER = 4,
     CLUSIM_SENDER_CALL_LOST = 5,
+    CLUSIM_SENDER_CALL_ENQUEUE = 6, /* of the queues of a wire */
 };
 
 /* First words of the record of a flow with a sender policy; further words are the policy's. */

@@ -29,7 +29,7 @@ enum clusim_kind {
 enum clusim_size {
     CLUSIM_SIZE_KINDS = 12,
     CLUSIM_SIZE_OPCODES = 20, /* entries of a cost table; maximum entries of op_flags */
-    CLUSIM_SIZE_CALLS = 6,    /* functions of a sender policy */
+    CLUSIM_SIZE_CALLS = 7,    /* functions of a policy */
     CLUSIM_SIZE_WORDS = 8,    /* first words of a flow's record: clusim_word */
     CLUSIM_SIZE_HOPS = 8,     /* hops with telemetry per packet */
     CLUSIM_SIZE_CLASSES = 8,  /* of a schedule: virtual channels */
@@ -40,6 +40,7 @@ enum clusim_sender_mode {
     CLUSIM_SENDER_MODE_DCQCN = 0,
     CLUSIM_SENDER_MODE_POLICY = 1,    /* clusim_sim_use_sender */
     CLUSIM_SENDER_MODE_TELEMETRY = 2, /* the same, and it receives the hops of packets */
+    CLUSIM_SENDER_MODE_QUEUE = 3,     /* of no flow: a policy of the queues of wires */
 };
 
 /* Actions of an opcode: bits. */
@@ -171,9 +172,11 @@ typedef struct clusim_wire {
     uint32_t red;           /* drops: 1: packets that would be marked are dropped */
     uint32_t trim_vc;       /* drops: VC of headers of packets that are trimmed instead; 0 = none */
     uint32_t schedule;      /* one more than its row in schedules; 0 = round robin */
+    uint32_t policy;        /* of its queues: one more than its row in controls; 0 = none */
+    uint32_t pad;
 } clusim_wire;
 
-/* Order of the classes of an output's candidates: those with the least priority by deficit. */
+/* Order of the classes of an output's candidates: the least priority, by deficit. */
 typedef struct clusim_schedule {
     uint32_t priority[CLUSIM_SIZE_CLASSES];
     uint32_t quantum[CLUSIM_SIZE_CLASSES]; /* bytes */
@@ -240,7 +243,7 @@ typedef struct clusim_spread {
     uint32_t minimal_vc; /* VC of packets on any minimal path, or 0 */
     uint32_t selective;  /* retransmission of missing packets only */
     uint32_t retries;    /* timeouts of one packet after which the run ends */
-    uint32_t trimmed;    /* 1: switches may trim packets; the receiver refuses trimmed ones */
+    uint32_t trimmed;    /* 1: switches may trim packets; the receiver refuses these */
 } clusim_spread;
 
 typedef struct clusim_conn {

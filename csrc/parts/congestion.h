@@ -16,6 +16,7 @@ typedef struct congestion_counters { /* of one wire */
     uint64_t entered; /* packets that could have been marked */
     uint64_t drops, dropped_bytes, trims, trimmed_bytes;
     uint64_t header_bytes; /* of trimmed packets in its queues */
+    bool whole;            /* its policy drops the packet at hand, and does not trim it */
 } congestion_counters;
 
 /* DCQCN state of one flow; rates in bytes per 2^30 ps. */
@@ -33,6 +34,7 @@ typedef struct congestion_part {
     pause_state *pauses;           /* owned; [wire * nvc + vc], if any wire is paused or marks */
     congestion_counters *counters; /* owned; per wire, likewise */
     uint64_t *shared;              /* owned; per node: bytes in its shared memory, or NULL */
+    int64_t **records;             /* owned, and each; of policies of queues, per wire, or NULL */
     flow_control *controls;        /* owned; connections, then sources, if any is controlled */
 } congestion_part;
 

@@ -111,7 +111,7 @@ typedef struct flow_wait {
 /* Schedule of a wire: state of its classes. */
 typedef struct class_state {
     uint64_t deficit[CLUSIM_SIZE_CLASSES];
-    uint32_t next[CLUSIM_SIZE_CLASSES]; /* candidate from which round robin goes on */
+    uint32_t next[CLUSIM_SIZE_CLASSES]; /* first candidate in round robin */
     uint32_t turn[CLUSIM_SIZE_CLASSES]; /* of each priority: a class */
 } class_state;
 

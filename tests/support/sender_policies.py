@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import clusim
-from clusim.policies import SenderFlow, SwitchHop
+from clusim.policies import ACCEPT, DROP, MARK, SenderFlow, SwitchHop
 
 HALF = 2
 
@@ -256,3 +256,80 @@ class Weigh(SenderFlow):
 
     def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int) -> None:
         """Keep the window."""
+
+
+@clusim.policy
+class Step:
+    """Marks from a queue of so many bytes on, with the packet; drops from another on."""
+
+    mark_bytes: Final = 2**62
+    drop_bytes: Final = 2**62
+
+    def enqueue(
+        self, now_ps: int, size_bytes: int, queue_bytes: int, free_bytes: int, vc: int
+    ) -> int:
+        """Compare the queue."""
+        if queue_bytes + size_bytes > self.drop_bytes:
+            return DROP
+        return MARK if queue_bytes + size_bytes >= self.mark_bytes else ACCEPT
+
+
+@clusim.policy
+class Threshold:
+    """Drops or trims what finds more than a multiple of the free memory: as the dynamic threshold of a switch."""
+
+    alpha_1024: Final = 1024
+    answer: Final = DROP
+
+    def enqueue(
+        self, now_ps: int, size_bytes: int, queue_bytes: int, free_bytes: int, vc: int
+    ) -> int:
+        """Compare the queue with the free memory."""
+        return self.answer if queue_bytes >= (self.alpha_1024 * free_bytes) >> 10 else ACCEPT
+
+
+@clusim.policy
+class Moody:
+    """Any answer, by state, key and all arguments."""
+
+    mixed: int = 0
+    counts: list[int] = [0] * 4
+
+    def enqueue(
+        self, now_ps: int, size_bytes: int, queue_bytes: int, free_bytes: int, vc: int
+    ) -> int:
+        """Mix all values."""
+        self.mixed = (self.mixed * 31 + now_ps + 3 * size_bytes + 7 * vc + self.key) & 0xFFFFFFFF
+        self.mixed ^= (queue_bytes * 5 + (free_bytes & 0xFFFFF) + self.line_rate) & 0xFFFFFFFF
+        draw = (self.mixed >> 4) % 16
+        answer = draw if draw < 4 else ACCEPT
+        self.counts[answer] += 1
+        return answer
+
+
+@clusim.policy
+class Wrong:
+    """An illegal answer for the second packet."""
+
+    count: int = 0
+
+    def enqueue(
+        self, now_ps: int, size_bytes: int, queue_bytes: int, free_bytes: int, vc: int
+    ) -> int:
+        """Answer 4."""
+        self.count += 1
+        return 4 * (self.count > 1)
+
+
+@clusim.policy
+class Divided:
+    """A division by zero for the second packet."""
+
+    count: int = 0
+
+    def enqueue(
+        self, now_ps: int, size_bytes: int, queue_bytes: int, free_bytes: int, vc: int
+    ) -> int:
+        """Divide by the packets left."""
+        self.count += 1
+        return ACCEPT // (2 - self.count)

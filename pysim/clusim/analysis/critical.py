@@ -155,8 +155,8 @@ class Critical:
         """Yield the parts of a step; their times add up to its length."""
         if self.blocks is not None and self.blocks.stands(step):
             return self.blocks.charges(step)
-        waits, rest = self.timeouts.split(step)
-        return [*waits, *self.charger.charges(rest)]
+        waits, shorter = self.timeouts.split(step)
+        return [*waits, *self.charger.charges(shorter)]
 
     def scaled_ps(self, steps: Iterable[Step], change: Change) -> int:
         """Return the time of segments, each shortened in isolation by a change [ps]."""

@@ -32,7 +32,7 @@ class TimeoutWaits:
         return self._nodes[int(self._image["targets"]["node"][target])]
 
     def _waited_ps(self, step: Step) -> int:
-        """Return the whole timeouts of a step, at most those of its sender [ps]."""
+        """Return the timeouts of a step, at most the time of all of its sender [ps]."""
         if step.connection < 0 or not self.by_nic:
             return 0
         spread = int(self._image["conns"]["spread"][step.connection])

@@ -92,14 +92,14 @@ class Beyond(IntEnum):
 class SenderCall(IntEnum):
     """Functions of a sender policy (section 5)."""
 
-    START, SENT, ACKED, NOTIFIED, TIMER, LOST = _values("clusim_sender_call")
+    START, SENT, ACKED, NOTIFIED, TIMER, LOST, ENQUEUE = _values("clusim_sender_call")
 
 
 @_all_of("clusim_sender_mode")
 class SenderMode(IntEnum):
     """Control of the rate of a flow (section 5): `SenderPolicy.mode` of a policy."""
 
-    DCQCN, POLICY, TELEMETRY = _values("clusim_sender_mode")
+    DCQCN, POLICY, TELEMETRY, QUEUE = _values("clusim_sender_mode")
 
 
 @_all_of("clusim_word")
@@ -303,6 +303,8 @@ def policy_failed(
         "window": "at least 1",
         "path": "0 to 2^32 - 1",
     }
+    if call is SenderCall.ENQUEUE:
+        field, limit = "answer", {"answer": "0 to 3"}
     subject, remedy = f"{field} = {value}", f"must be {limit.get(field, 'an integer of 64 bits')}"
     if value == RAISED:
         subject, remedy = (

@@ -126,6 +126,7 @@ class Simulation:
         self._sizes = {name: len(getattr(image, name)) for name in DTYPES}
         self._seed = int(image.seed)
         self._controls = image.conns["control"], image.sources["control"]
+        self._policies = image.wires["policy"]
         self._times = self._flows = 0
         model, sim = _checked_model(image), ffi.new("clusim_sim **")
         if lib.clusim_sim_create(model, int(records), sim) < 0:
@@ -170,6 +171,13 @@ class Simulation:
         """Raise the error of a policy's illegal answer, if that is why the run was refused."""
         fault = ffi.new("clusim_sender_fault *")
         if not lib.clusim_sim_sender_fault(self._sim, fault):
+            return
+        if fault.call == SenderCall.ENQUEUE:
+            kind, bound = Beyond.WIRE, self._senders[self._policies[fault.flow] - 1]
+            if who == (kind, fault.flow) and bound is not None:
+                answer = Word(fault.word).name.lower(), int(fault.value)
+                times = who, int(fault.time_ps)
+                raise policy_failed(bound.policy, SenderCall.ENQUEUE, answer, *times)
             return
         conns = self._sizes["conns"]
         source = fault.flow >= conns

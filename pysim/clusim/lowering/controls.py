@@ -117,7 +117,7 @@ def policy_notes(text: str, image: Image) -> tuple[str, ...]:
 
 
 def _may_choose(image: Image, name: str) -> bool:
-    """True if a policy chooses no paths, or a flow of it takes the path that it chooses."""
+    """False if a policy chooses paths, and all its flows are on others."""
     if not find_policy(name).chooses_path:
         return True
     rows = [row for row, bound in enumerate(image.senders) if bound and bound.sender.name == name]

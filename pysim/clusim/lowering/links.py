@@ -31,8 +31,8 @@ from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Sc
 from clusim.schedule.iteration import ChunkTotals, chunk_totals, sum_chunks
 from clusim.schedule.shapes import nvls_warps
 from clusim.topology.arrays import FabricArrays
-from clusim.topology.classes import class_vcs
 from clusim.topology.node import NicTraits
+from clusim.topology.rows import class_vcs
 
 WINDOW_BURSTS = 2
 """Least number of bursts per first wire that read windows hold.

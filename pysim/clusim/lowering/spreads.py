@@ -29,9 +29,9 @@ from clusim.engine.image import empty
 from clusim.engine.ranges import LATENCY_END_PS, NVC
 from clusim.lowering.hops import Leg
 from clusim.topology import Fabric, FabricArrays
-from clusim.topology.classes import total_vcs
 from clusim.topology.model import PathChoice
 from clusim.topology.node import NicTraits
+from clusim.topology.rows import total_vcs, trim_bytes
 
 Routing = Literal["auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal", "minimal"]
 """Paths of flows or packets; ``ecmp`` is one path per flow, ``auto`` the topology's choice."""
@@ -93,10 +93,10 @@ def receiver_of(
     """
     if sending is None or not fabric.dropping:
         return Receiver(1, None) if order is None else Receiver(nak_ps, order)
-    in_order = sending.plugin == "verbs" and not fabric.trim_bytes
+    in_order = sending.plugin == "verbs" and not trim_bytes(fabric)
     mode = sending.retransmission or ("go-back-n" if in_order else "selective")
     selective, times = mode == "selective", (sending.timeout_ps, sending.retries)
-    return Receiver(nak_ps, order or 0, *times, selective, selective and fabric.trim_bytes > 0)
+    return Receiver(nak_ps, order or 0, *times, selective, selective and trim_bytes(fabric) > 0)
 
 
 @dataclass(frozen=True, slots=True)

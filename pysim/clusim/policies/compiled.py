@@ -40,10 +40,14 @@ def {name}_entry(record, now_ps, size_bytes, rtt_ps, marked, path, first_hop, nu
     flow = carray(record, 1)[0]
     hops = carray(first_hop, num_hops)
     try:
-        {name}({arguments})
+        {answer}{name}({arguments})
     except Exception:
         flow.rate = {raised}
 """
+
+
+_OF_QUEUES = ("size_bytes", "rtt_ps", "marked", "path")
+"""Arguments of an entry that carry packet, queue, free bytes and channel for ``enqueue``."""
 
 
 def _helpers(function: Callable[..., Any], seen: dict[str, Any]) -> dict[str, Any]:
@@ -86,8 +90,11 @@ def source(of: SenderPolicy) -> str:
         for name, value in used.items()
     ]
     for name, function in of.functions.items():
-        arguments = ", ".join(("flow", "now_ps", *of.arguments(name)))
-        parts += [_text(function), _ENTRY.format(name=name, arguments=arguments, raised=RAISED)]
+        passed = of.arguments(name) if name != "enqueue" else _OF_QUEUES
+        arguments = ", ".join(("flow", "now_ps", *passed))
+        answer = "flow.path = " if name == "enqueue" else ""
+        entry = {"name": name, "answer": answer, "arguments": arguments, "raised": RAISED}
+        parts += [_text(function), _ENTRY.format(**entry)]
     return "".join(parts)
 
 

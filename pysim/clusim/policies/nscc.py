@@ -68,7 +68,7 @@ class Nscc(SenderFlow):
         self.window = max(self.packet_bytes, min(self.window, most))
 
     def lost(self, now_ps: int, size_bytes: int) -> None:
-        """Adapt, or shrink by what was lost; before the first round trip to the bytes in flight."""
+        """Adapt, or shrink by the loss; before the first round trip to the bytes in flight."""
         self.ignored_bytes = max(0, self.ignored_bytes - size_bytes)
         most = self.in_flight
         if self.base_ps < UNKNOWN_PS:

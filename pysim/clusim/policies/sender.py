@@ -28,8 +28,15 @@ CALLS: dict[str, tuple[str, ...]] = {
     "notified": (),
     "timer": (),
     "lost": ("size_bytes",),
+    "enqueue": ("size_bytes", "queue_bytes", "free_bytes", "vc"),
 }
-"""Functions of a sender policy, in the order of the engine, and their arguments after `self` and `now_ps`."""
+"""Functions of a policy, in the order of the engine, and their arguments after `self` and `now_ps`.
+
+`enqueue` is the only one of a policy of queues, the others are of senders.
+"""
+
+ACCEPT, MARK, TRIM, DROP = range(4)
+"""Answers of `enqueue`."""
 
 OPTIONAL = {"acked": ("path", "hops")}
 """Further arguments that a function may have."""
@@ -138,8 +145,15 @@ class SenderPolicy:
         return tuple(inspect.signature(self.functions[call]).parameters)[2:]
 
     @property
+    def queues(self) -> bool:
+        """True if it is a policy of queues, not of senders."""
+        return "enqueue" in self.functions
+
+    @property
     def mode(self) -> int:
-        """Value of the image's ``controls.sender``: 2 with telemetry, otherwise 1."""
+        """Value of the image's ``controls.sender``: 3 for queues, 2 with telemetry, otherwise 1."""
+        if self.queues:
+            return 3
         return 2 if "acked" in self.functions and "hops" in self.arguments("acked") else 1
 
     @property
@@ -241,7 +255,11 @@ def read_class(name: str, cls: type[Any]) -> SenderPolicy:
             state[key] = words[0] if value is not words else tuple(words)
     result = SenderPolicy(name, cls, constants, state)
     if not result.functions:
-        raise InputError(f"{name}: without a function; a sender has {', '.join(CALLS)}")
+        raise InputError(f"{name}: without a function; a policy has {', '.join(CALLS)}")
+    if result.queues and len(result.functions) > 1:
+        raise InputError(
+            f"{name}: enqueue is of queues, the other functions are of senders; split it"
+        )
     for call, function in result.functions.items():
         names, more = ("self", "now_ps", *CALLS[call]), OPTIONAL.get(call, ())
         present = tuple(inspect.signature(function).parameters)

@@ -60,7 +60,7 @@ class InOrderNic(JsonObject):
     timeouts : int
         Times without progress after which it repeated packets.
     timeout_ps : int
-        Time in which a queue pair of it waited for such a timeout [ps].
+        Time in which one of its queue pairs waited for such a timeout [ps].
     trimmed : int
         Headers of trimmed packets or bursts that arrived.
     """

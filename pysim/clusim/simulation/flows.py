@@ -19,6 +19,7 @@ from clusim.base.tables import table_rows
 from clusim.base.units import parse_size, parse_time
 from clusim.results.result import Messages
 from clusim.topology import Fabric, FabricArrays
+from clusim.topology.rows import classes_of
 
 PARTS = 64
 """Maximum number of messages of a flow."""
@@ -32,7 +33,7 @@ OPTIONAL = ("start", "class")
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Data from one rank to another: size [bytes], start [ps] and class of traffic; None is that of the NIC."""
+    """Data from one rank to another: size [bytes], start [ps] and class of traffic (None: as its NIC)."""
 
     source: int
     destination: int
@@ -77,9 +78,9 @@ def read_flows(path: str | Path, fabric: Fabric) -> tuple[Flow, ...]:
 
 
 def _class(text: str, fabric: Fabric) -> int | None:
-    if text and not (text.isascii() and text.isdecimal() and int(text) < fabric.classes):
+    if text and not (text.isascii() and text.isdecimal() and int(text) < classes_of(fabric)):
         raise InputError(
-            f"class {text!r}: {fabric.name} has {fabric.classes} (`schedule` of links, `traffic_class` of NICs), from 0"
+            f"class {text!r}: {fabric.name} has {classes_of(fabric)}, from 0 (`schedule`, `traffic_class`)"
         )
     return int(text) if text else None
 

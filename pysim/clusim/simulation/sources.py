@@ -19,8 +19,8 @@ from clusim.lowering.rank_paths import places_of
 from clusim.lowering.spreads import Receiver, Spreading, policy_of, receiver_of
 from clusim.results.result import Messages
 from clusim.topology import FabricArrays
-from clusim.topology.classes import class_vcs
 from clusim.topology.node import NicTraits
+from clusim.topology.rows import class_vcs
 
 INSIDE = "spray"
 """Routing inside a node: packets alternate over the parallel links."""

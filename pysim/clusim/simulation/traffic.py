@@ -37,7 +37,7 @@ from clusim.simulation.flows import Flow, check_slots, flow_messages
 from clusim.simulation.sources import Sources, describe_routing, nics_crossed
 from clusim.topology import Fabric, FabricArrays
 from clusim.topology.arrays import arrays_of
-from clusim.topology.classes import class_vcs
+from clusim.topology.rows import class_vcs
 
 Pattern = Literal[
     "permutation",

@@ -11,7 +11,6 @@ from clusim.base.arrays import Array
 from clusim.base.errors import InputError, TopologyError
 from clusim.base.records import dataclass
 from clusim.engine.abi import NONE
-from clusim.topology.classes import schedule_wires
 from clusim.topology.model import Fabric
 from clusim.topology.routing import Wiring
 from clusim.topology.rows import (
@@ -20,6 +19,7 @@ from clusim.topology.rows import (
     lower_formats,
     lower_nodes,
     lower_wires,
+    schedule_wires,
     unrouted_wires,
 )
 from clusim.topology.zones import Machines, Zoned, lay_out

@@ -111,17 +111,12 @@ class Link:
         never.
     ecn_probability : float
         Probability of a mark just below `ecn_max_bytes`.
-    queue_bytes : int
-        Most bytes in the queues of a switch for this link; further packets are dropped [bytes]. 0: the link has
-        credits or pauses, and drops nothing.
-    alpha_1024 : int
-        Most bytes in them relative to the free packet memory of the switch, times 1024; 0 is no bound.
-    red : bool
-        Drop packets where they would be marked.
-    trim_bytes : int
-        Headers to which a switch cuts packets that it would drop [bytes]; 0 drops them.
+    queue_bytes, alpha_1024 : int
+        Most bytes in the queues of a switch [bytes] (0: no drops), also by its free memory, times 1024 (0: no bound).
+    red, trim_bytes : bool, int
+        Drop packets where they would be marked; cut dropped packets to headers [bytes], or 0.
     priority, weights : tuple of int
-        By class of traffic: priority (lowest first), and share among equal priorities. Empty: equal candidates.
+        By class of traffic: priority (lowest first), and share among equal priorities.
     cls : str
         Class in reports: ``nvlink``, ``trunk``, ``ethernet`` ...
     name : str
@@ -441,18 +436,6 @@ class Fabric(Shown):
         """Names of the switches with links that drop packets."""
         pairs = ((node, link) for node, _, link in self.ends())
         return frozenset(n.name for n, link in pairs if link.queue_bytes and n.kind == "switch")
-
-    @cached_property
-    def trim_bytes(self) -> int:
-        """Header of trimmed packets on all links, the largest of the links [bytes]; 0 if no link trims."""
-        return max((link.trim_bytes for link in self.links), default=0)
-
-    @cached_property
-    def classes(self) -> int:
-        """Classes of traffic: of NICs, and of the schedules of links."""
-        used = [node.nic.traffic_class + 1 for node in self.nodes if node.nic is not None]
-        lengths = {(len(link.priority), len(link.weights)) for link in self.links}
-        return max(1, *used, *(max(pair) for pair in lengths))
 
     @cached_property
     def response_vc(self) -> int:

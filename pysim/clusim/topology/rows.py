@@ -12,8 +12,9 @@ from typing import Any, overload
 import numpy as np
 
 from clusim.base.arrays import Array
+from clusim.base.errors import TopologyError
 from clusim.base.match import turns
-from clusim.engine.abi import NONE, TABLES, Kind, NodeFlag, NodeKind
+from clusim.engine.abi import CLASSES, NONE, TABLES, Kind, NodeFlag, NodeKind
 from clusim.engine.image import empty
 from clusim.topology.model import NO_LIMIT, Fabric, Format, Link
 from clusim.topology.node import NETWORK, UNBOUNDED_BYTES, Endpoint, Unit
@@ -152,8 +153,8 @@ def lower_formats(fabric: Fabric, names: list[str]) -> Array:
         form = fabric.formats[name]
         for column in _shared_columns("formats", Format):
             row[column] = getattr(form, column)
-        if fabric.trim_bytes:
-            row["header_bytes"][Kind.TRIMMED] = fabric.trim_bytes
+        if trim_bytes(fabric):
+            row["header_bytes"][Kind.TRIMMED] = trim_bytes(fabric)
             row["limit_bytes"][Kind.TRIMMED] = NO_LIMIT
     return formats
 
@@ -219,6 +220,81 @@ def _drop_at_switches(fabric: Fabric, wires: Array) -> None:
     switches = np.array([node.kind == "switch" for node in fabric.nodes], bool)
     for name in ("queue_bytes", "alpha_1024", "red"):
         wires[name][~switches[wires["src"]]] = 0
+
+
+QUANTUM_BYTES = 4096
+"""Bytes by which a class of weight 1 grows its deficit per turn."""
+
+
+def trim_bytes(fabric: Fabric) -> int:
+    """Return the header of trimmed packets on all links, the largest of the links [bytes]; 0 if no link trims."""
+    return max((link.trim_bytes for link in fabric.links), default=0)
+
+
+def classes_of(fabric: Fabric) -> int:
+    """Return the number of classes of traffic: of NICs, and of the schedules of links."""
+    used = [node.nic.traffic_class + 1 for node in fabric.nodes if node.nic is not None]
+    lengths = {(len(link.priority), len(link.weights)) for link in fabric.links}
+    return max(1, *used, *(max(pair) for pair in lengths))
+
+
+def class_vcs(fabric: Fabric, traffic_class: Array) -> Array:
+    """Return the virtual channels of the flows of classes."""
+    return np.where(traffic_class == 0, 0, fabric.num_vcs + traffic_class - 1)
+
+
+def total_vcs(fabric: Fabric) -> int:
+    """Return the virtual channels of a topology, its classes and headers."""
+    return fabric.num_vcs + classes_of(fabric) - 1 + (trim_bytes(fabric) > 0)
+
+
+def _schedule_row(fabric: Fabric, link: Link) -> tuple[list[int], list[int]]:
+    """Return priorities and quanta by virtual channel."""
+    of_vc = [0] * fabric.num_vcs + list(range(1, classes_of(fabric)))
+    priority = dict(enumerate(link.priority))
+    weights = dict(enumerate(link.weights))
+    levels = [priority.get(number, 0) for number in of_vc]
+    quanta = [weights.get(number, 1) * QUANTUM_BYTES for number in of_vc]
+    if trim_bytes(fabric):
+        levels = [level + 1 for level in levels] + [0]
+    padding = [0] * (CLASSES - len(levels))
+    return levels + padding, quanta + [QUANTUM_BYTES] * (CLASSES - len(quanta))
+
+
+def schedule_wires(fabric: Fabric, wires: Array) -> Array:
+    """Set schedules and channels of headers of `wires`; return the rows of schedules.
+
+    Raises
+    ------
+    TopologyError
+        More virtual channels than wires have, or classes beside datelines.
+    """
+    total = total_vcs(fabric)
+    if total > CLASSES or (total > fabric.num_vcs and wires["dateline"].any()):
+        why = (
+            "a torus in dimension order excludes them"
+            if total <= CLASSES
+            else f"{total} of {CLASSES}"
+        )
+        raise TopologyError(
+            f"{fabric.name}: traffic classes and trim: need virtual channels, {why}; fewer classes"
+        )
+    times = [2 * link.count for link in fabric.links]
+    rows: dict[tuple[tuple[int, ...], tuple[int, ...], bool], int] = {}
+    numbers, table = [], []
+    for link in fabric.links:
+        key = link.priority, link.weights, link.trim_bytes > 0
+        if any(key) and key not in rows:
+            table.append(_schedule_row(fabric, link))
+            rows[key] = len(table)
+        numbers.append(rows.get(key, 0))
+    wires["schedule"] = np.repeat(np.array(numbers, np.uint32), times)
+    trims = np.repeat(np.array([link.trim_bytes > 0 for link in fabric.links], bool), times)
+    wires["trim_vc"][trims & (wires["queue_bytes"] > 0)] = total - 1
+    schedules = empty("schedules", len(table))
+    for row, (priority, quantum) in zip(schedules, table, strict=True):
+        row["priority"], row["quantum"] = priority, quantum
+    return schedules
 
 
 def unrouted_wires(fabric: Fabric) -> list[int]:

@@ -18,6 +18,7 @@ from support.covering import THOROUGH
 from support.engines import Wanted
 from support.random_images import images, random_image
 from support.random_losses import lossy_image
+from support.random_queues import judged_image
 from support.random_schedules import scheduled_image
 from support.random_senders import sender_image
 
@@ -142,7 +143,8 @@ def test_engines_agree_on_random_images_with_losses(every_compiled, batch):
         rng = random.Random(seed)
         image = lossy_image(scheduled_image(random_image(rng), rng), rng)
         try:
-            compare(sender_image(image, rng) if seed % 2 else image, every_compiled)
+            image = sender_image(image, rng) if seed % 2 else image
+            compare(judged_image(image, rng) if seed % 3 == 0 else image, every_compiled)
         except BaseException as error:
             error.add_note(f"lossy_image of scheduled_image of random_image(random.Random({seed}))")
             raise

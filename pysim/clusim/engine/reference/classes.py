@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clusim.engine.reference.specs import ScheduleSpec
+from clusim.engine.reference.specs import ClassSchedule
 
 
 class Eligible(NamedTuple):
@@ -19,7 +19,7 @@ class Eligible(NamedTuple):
 class Classes:
     """The classes of one wire with a schedule."""
 
-    def __init__(self, spec: ScheduleSpec, nvc: int) -> None:
+    def __init__(self, spec: ClassSchedule, nvc: int) -> None:
         self._spec = spec
         self._deficit, self._last = [0] * nvc, [-1] * nvc
         levels: dict[int, list[int]] = {}

@@ -167,6 +167,14 @@ class MemoryState:
         return (accepted16 + 65535) >> 16
 
 
+class Judge(Protocol):
+    """Policy of the queues of a wire."""
+
+    def judge(self, machine: Machine, packet: Packet, shared: tuple[int, int]) -> int:
+        """Return the answer for a packet."""
+        ...
+
+
 Who = tuple[Beyond, int]
 """Owner of a time, named if a run ends because it would leave the ranges (section 1)."""
 
@@ -196,6 +204,8 @@ class Machine:
         Rate control of connections and sources that have one.
     payload : Payload
         Payload of complete transfers.
+    queues : dict
+        Policies of the queues of wires.
     flowlets : dict
         Last wire of each flow to a target at a node, and the time of its last packet there.
     """
@@ -233,6 +243,7 @@ class Machine:
         self.turns: dict[tuple[int, tuple[int, ...]], int] = {}
         self.flowlets: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.promised: dict[tuple[int, int], int] = {}
+        self.queues: dict[int, Judge] = {}
 
     def refuse(self, who: Who) -> None:
         """Note that something left the ranges; of several in a timestamp the first is named."""

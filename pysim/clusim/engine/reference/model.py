@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_type_hints
 from clusim.engine.abi import NONE, ConnKind, NodeFlag, PrimFlag, SourceFlag
 from clusim.engine.image import Image
 from clusim.engine.reference.specs import (
+    ClassSchedule,
     ConnSpec,
     ControlSpec,
     CostSpec,
@@ -19,7 +20,6 @@ from clusim.engine.reference.specs import (
     InstanceSpec,
     MessageSpec,
     PrimSpec,
-    ScheduleSpec,
     SourceSpec,
     SpreadSpec,
     TargetSpec,
@@ -83,6 +83,8 @@ class Model:
         self.seed = int(image.seed)
         self.groups = _split_rows(image.group_off, image.group_wires)
         self._paths = dict(enumerate(_split_rows(image.path_off, image.path_wires)))
+        controls = _specs(ControlSpec, image.controls, bound=_bound(image))
+        self._controls = dict(enumerate(controls))
         self._read_fabric(image)
         self._read_vertices(image)
         self._read_connections(image)
@@ -127,9 +129,11 @@ class Model:
             incoming[dst].append(wire)
             outgoing[src].append(wire)
         formats = (self.formats[number] for number in wires["format"])
-        rows = (None, *_specs(ScheduleSpec, image.schedules))
+        rows = (None, *_specs(ClassSchedule, image.schedules))
         schedules = (rows[number] for number in wires["schedule"])
-        self.wires = _specs(WireSpec, wires, format=formats, in_local=in_local, schedule=schedules)
+        policies = (self._controls.get(number - 1) for number in wires["policy"].tolist())
+        extra = {"format": formats, "in_local": in_local, "schedule": schedules, "policy": policies}
+        self.wires = _specs(WireSpec, wires, **extra)
         self.nodes = _specs(
             ImageNode,
             nodes,
@@ -148,8 +152,6 @@ class Model:
             path_down=(self._paths.get(path, ()) for path in vertices["path_down"].tolist()),
             children=(tuple(range(low, high)) for low, high in _ends(vertices, "child")),
         )
-        controls = _specs(ControlSpec, image.controls, bound=_bound(image))
-        self._controls = dict(enumerate(controls))
         detours = _ends(spreads, "detour")
         self._spreads = dict(enumerate(_specs(SpreadSpec, spreads, detours=detours)))
 

@@ -343,8 +343,8 @@ class Packet:
         True if it waits to be sent again.
     promised : bool
         True if it waits, with credit, on a minimal path.
-    unneeded : bool
-        True if it was accepted already when its sender repeated it.
+    unneeded, whole : bool
+        True if it was accepted already when its sender repeated it; if it is dropped, and not trimmed.
     hops : list
         Its telemetry (section 5).
     """
@@ -370,6 +370,7 @@ class Packet:
     repeated: bool = False
     promised: bool = False
     unneeded: bool = False
+    whole: bool = False
     hops: list[SwitchHop] = field(default_factory=list)
 
     @property

@@ -44,6 +44,7 @@ from clusim.engine.reference.instances import first_group, loop_count
 from clusim.engine.reference.machine import Class, Machine, may_wait
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Terms, Transfer, steered
+from clusim.engine.reference.queues import give_policies
 from clusim.engine.reference.sampling import Samples
 from clusim.engine.reference.schedule import ScheduleState
 from clusim.engine.reference.senders import SenderRate
@@ -333,6 +334,7 @@ class ReferenceSimulation:
         self._machine = Machine(Model(image))
         check_sizes(self._machine.model)
         image.check_senders()
+        give_policies(self._machine)
         self._schedule = ScheduleState(self._machine, records)
         model = self._machine.model
         self._messages_ps = [-1] * len(model.messages)
@@ -474,7 +476,7 @@ class ReferenceSimulation:
         for spec, row in zip(self._machine.model.wires, rows, strict=True):
             more: tuple[str, ...] = (
                 _FINGERPRINTED_TOO
-                if spec.xoff_bytes or spec.ecn_max_bytes or spec.queue_bytes
+                if spec.xoff_bytes or spec.ecn_max_bytes or spec.queue_bytes or spec.policy
                 else ()
             )
             more += ("drops", "dropped_bytes") if spec.queue_bytes else ()

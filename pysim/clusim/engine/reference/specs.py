@@ -130,7 +130,7 @@ class EndpointSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleSpec:
+class ClassSchedule:
     """Schedule of the classes of an output, by VC."""
 
     priority: tuple[int, ...]
@@ -163,7 +163,8 @@ class WireSpec:
     alpha_1024: int
     red: bool
     trim_vc: int
-    schedule: ScheduleSpec | None
+    schedule: ClassSchedule | None
+    policy: ControlSpec | None
     in_local: int  # index among the incoming wires of dst
 
 

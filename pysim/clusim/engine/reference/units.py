@@ -17,6 +17,7 @@ from clusim.engine.reference.packets import Packet, UnitOperation, UnitState, Ve
 from clusim.engine.reference.specs import ImageNode, VertexSpec
 from clusim.engine.reference.spreads import choose, minimal_wire
 from clusim.engine.reference.wires import Wire
+from clusim.policies.sender import DROP, MARK, TRIM
 
 
 def next_vc(model: Model, packet: Packet, wire: int) -> int:
@@ -87,9 +88,18 @@ def _overflows(machine: Machine, wire: Wire, packet: Packet) -> bool:
     shared = _memory_of(machine, wire.spec.src)
     if packet.kind == Kind.TRIMMED:
         return wire.spec.queue_bytes > 0 and wire.overflows_header(size_bytes, shared)
-    marked = wire.marks_packet(machine.model.seed, size_bytes)
     may_drop = packet.has_retransmission and wire.spec.queue_bytes > 0
-    if may_drop and (wire.overflows(size_bytes, shared) or (marked and wire.spec.red)):
+    queue, packet.whole = machine.queues.get(wire.index), False
+    if queue is None:
+        marked = wire.marks_packet(machine.model.seed, size_bytes)
+        drops = wire.is_full(size_bytes, shared) or wire.has_its_part(shared)
+        drops |= marked and wire.spec.red
+    elif may_drop and wire.is_full(size_bytes, shared):
+        return True
+    else:
+        answer = queue.judge(machine, packet, shared)
+        marked, drops, packet.whole = answer == MARK, answer in (TRIM, DROP), answer == DROP
+    if may_drop and drops:
         return True
     wire.counters.marks += marked
     packet.marked |= marked
@@ -98,6 +108,8 @@ def _overflows(machine: Machine, wire: Wire, packet: Packet) -> bool:
 
 def _trim(machine: Machine, wire: Wire, packet: Packet) -> bool:
     """Remove the payload of a packet; return False if the wire, or its sender, does not use headers."""
+    if packet.whole:
+        return False
     spread = packet.transfer.spread
     assert spread is not None
     if not wire.spec.trim_vc or not spread.trimmed or packet.kind == Kind.TRIMMED:

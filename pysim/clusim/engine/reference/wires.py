@@ -158,7 +158,7 @@ class Wire:
 
     @property
     def full_bytes(self) -> int:
-        """Bytes in its queues without those of trimmed packets."""
+        """Bytes in its queues without trimmed packets."""
         return self.counters.queued_bytes - self.header_bytes
 
     def marks_packet(self, seed: int, size_bytes: int) -> bool:
@@ -174,17 +174,20 @@ class Wire:
             marked = hash32(seed, self.index ^ 2**31, n) < bound
         return marked
 
-    def overflows(self, size_bytes: int, shared: tuple[int, int]) -> bool:
-        """True if a packet does not fit: into queues, shared memory (all, used) or its part of that (section 4)."""
-        spec, queued = self.spec, self.full_bytes
-        if queued + size_bytes > spec.queue_bytes:
-            return True
+    def is_full(self, size_bytes: int, shared: tuple[int, int]) -> bool:
+        """True if a packet does not fit into the queues, or into shared memory (all, used) (section 4)."""
         all_bytes, used = shared
-        if all_bytes == 0:
-            return False
-        free = all_bytes - used
-        beyond = spec.alpha_1024 > 0 and queued >= (spec.alpha_1024 * free) >> 10
-        return size_bytes > free or beyond
+        beyond = all_bytes > 0 and used + size_bytes > all_bytes
+        return beyond or self.full_bytes + size_bytes > self.spec.queue_bytes
+
+    def has_its_part(self, shared: tuple[int, int]) -> bool:
+        """True if the queues have their part of the free shared memory (all, used) (section 4)."""
+        spec, free = self.spec, shared[0] - shared[1]
+        return (
+            shared[0] > 0
+            and spec.alpha_1024 > 0
+            and self.full_bytes >= (spec.alpha_1024 * free) >> 10
+        )
 
     def overflows_header(self, size_bytes: int, shared: tuple[int, int]) -> bool:
         """True if a trimmed packet does not fit into the queues, or into shared memory (all, used) (section 4)."""
