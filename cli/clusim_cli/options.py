@@ -214,7 +214,8 @@ policy = _shared(
     "--policy",
     default="",
     metavar="sender=NAME",
-    help="Congestion control of all NICs: a policy, such as swift, or FILE.py:Class, a file that is run.",
+    help="Congestion control of all NICs (sender=NAME), or queues of all network switches (queue=NAME): a policy, such"
+    " as swift, or FILE.py:Class, a file that is run.",
     said="the topology's",
 )
 

@@ -27,6 +27,7 @@ from clusim.lowering.buffers import (
     shared_formats,
     unblocked_bursts,
 )
+from clusim.lowering.controls import judge_queues
 from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
 from clusim.lowering.grain import (
     COARSE,
@@ -120,7 +121,7 @@ def lower(
         wires=wires,
         schedules=arrays.schedules,
         units=roomy_units(arrays, packets),
-        **links.connection_arrays(cut.packets, cut.bursts),
+        **judge_queues(fabric, wires, links.connection_arrays(cut.packets, cut.bursts)),
         **programs.program_arrays(),
         faults=lower_faults(arrays, faults_list),
     )

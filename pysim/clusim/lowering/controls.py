@@ -18,7 +18,7 @@ from clusim.engine.abi import NONE, Policy
 from clusim.engine.image import Image, empty
 from clusim.policies.choice import BoundSender, Sender, find_policy, parse_policy
 from clusim.topology import Fabric
-from clusim.topology.node import NicTraits, RateControl
+from clusim.topology.node import NETWORK, NicTraits, RateControl
 
 Row = tuple[int, ...]
 
@@ -73,13 +73,46 @@ class ControlTable:
         return {"controls": rows, "senders": senders if any(senders) else ()}
 
 
+def judge_queues(fabric: Fabric, wires: Array, tables: dict[str, Any]) -> dict[str, Any]:
+    """Set the policies of the queues of switches on `wires`; return ``controls`` and ``senders`` with their rows."""
+    chosen = {link.queue_policy: 0 for link in fabric.links if link.queue_policy is not None}
+    if not chosen:
+        return tables
+    controls = tables["controls"]
+    senders = tables["senders"] or (None,) * len(controls)
+    names = controls.dtype.names or ()
+    for sender in chosen:
+        row = tuple(int(name == "sender") * find_policy(sender.name).mode or 1 for name in names)
+        controls = np.append(controls, np.array([row], controls.dtype))
+        senders = (*senders, BoundSender(sender, tuple(zip(names, row, strict=True))))
+        chosen[sender] = len(controls)
+    numbers = [
+        chosen.get(link.queue_policy, 0) if link.queue_policy else 0 for link in fabric.links
+    ]
+    times = [2 * link.count for link in fabric.links]
+    switches = np.array([node.kind == "switch" for node in fabric.nodes], bool)
+    rows = np.repeat(np.array(numbers, np.uint32), times)
+    wires["policy"] = np.where(switches[wires["src"]], rows, 0)
+    return tables | {"controls": controls, "senders": senders}
+
+
+def _with_queues(fabric: Fabric, policy: Sender | None) -> Fabric:
+    """Return the topology with a policy of the queues of all switches between nodes, or none."""
+    network = {node.name for node in fabric.nodes if node.kind == "switch" and node.zone == NETWORK}
+    links = tuple(
+        replace(link, queue_policy=policy) if {link.a, link.b} & network else link
+        for link in fabric.links
+    )
+    return replace(fabric, links=links)
+
+
 def with_policy(fabric: Fabric, text: str) -> Fabric:
-    """Return the topology with the sender policy of a text for all its NICs.
+    """Return the topology with the policy of a text for all its NICs, or the queues of all network switches.
 
     Parameters
     ----------
     text : str
-        ``sender=NAME``, ``sender=file.py:Class`` or ``sender=none``; empty keeps the topology's.
+        ``sender=NAME``, ``sender=file.py:Class``, ``sender=none``, or ``queue=...``; empty keeps the topology's.
 
     Raises
     ------
@@ -90,7 +123,10 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
         return fabric
     cache: dict[str, Fabric] = fabric.cache.setdefault("policies", {})
     if text not in cache:
-        sender = parse_policy(text)
+        kind, sender = parse_policy(text)
+        if kind == "queue":
+            cache[text] = _with_queues(fabric, sender)
+            return cache[text]
         if not any(node.nic is not None for node in fabric.nodes):
             raise InputError(f"policy {text}: {fabric.name} lacks NICs, which have senders")
         nodes = tuple(

@@ -113,9 +113,11 @@ class Sender:
     name: str
     constants: tuple[tuple[str, int], ...] = ()
 
-    def check(self) -> None:
-        """Raise `InputError` for an unknown policy or constant."""
+    def check(self, kind: str = "sender") -> None:
+        """Raise `InputError` for an unknown policy or constant, or one of another kind (``sender`` or ``queue``)."""
         of = find_policy(self.name)
+        if of.queues != (kind == "queue"):
+            raise InputError(f"policy {self.name}: is of {'queues' if of.queues else 'senders'}")
         for key, _ in self.constants:
             if key not in of.constants:
                 raise InputError(
@@ -160,15 +162,15 @@ def _module_source(of: SenderPolicy) -> str:
 
 def source_digest(text: str) -> str:
     """Return a text that differs for policies with other results: name and digest of the source of `text`."""
-    sender = parse_policy(text)
+    _, sender = parse_policy(text)
     if sender is None:
         return text
     source = _module_source(find_policy(sender.name)).encode()
     return f"{text} {blake2b(source, digest_size=8).hexdigest()}"
 
 
-def parse_policy(text: str) -> Sender | None:
-    """Return the sender of ``sender=NAME``; None is ``sender=none``, without rate control.
+def parse_policy(text: str) -> tuple[str, Sender | None]:
+    """Return kind and policy of ``sender=NAME`` or ``queue=NAME``; None is ``sender=none``, without rate control.
 
     Raises
     ------
@@ -176,10 +178,13 @@ def parse_policy(text: str) -> Sender | None:
         Another kind of policy, or an unknown one.
     """
     kind, equals, name = text.partition("=")
-    if not equals or kind.strip() != "sender":
-        raise InputError(f"policy {text!r}: must be sender=NAME, such as sender=swift")
+    kind = kind.strip()
+    if not equals or kind not in ("sender", "queue"):
+        raise InputError(
+            f"policy {text!r}: must be sender=NAME or queue=NAME, such as sender=swift"
+        )
     if name.strip() == "none":
-        return None
+        return kind, None
     result = Sender(name.strip())
-    result.check()
-    return result
+    result.check(kind)
+    return kind, result

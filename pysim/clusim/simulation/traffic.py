@@ -27,6 +27,7 @@ from clusim.engine.image import Image, empty
 from clusim.engine.ranges import packets_refused
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, growth, roomy_wires, unblocked_burst
+from clusim.lowering.controls import judge_queues
 from clusim.lowering.forwarding import flow_hash
 from clusim.lowering.grain import automatic, check_granularity, power_below
 from clusim.lowering.paths import route_groups
@@ -454,7 +455,7 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
         group_off=arrays.group_off,
         group_wires=arrays.group_wires,
         units=arrays.units,
-        **paths.controls,
+        **judge_queues(fabric, wires, paths.controls),
         spreads=paths.spreads,
         sources=sources,
         messages=table,

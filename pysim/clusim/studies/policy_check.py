@@ -145,7 +145,7 @@ def check_policy(
         An unknown policy, an error of its functions, or too few nodes.
     """
     checked = f"sender={name}"
-    if parse_policy(checked) is None:
+    if parse_policy(checked)[1] is None:
         raise InputError(f"policy {name}: without functions; name a policy or file.py:Class")
     if system.num_zones <= senders:
         raise InputError(f"{system.name}: {system.num_zones} nodes; must be {senders + 1} or more")

@@ -43,6 +43,7 @@ from clusim.topology.schema import (
     NicSpec,
     PfcSpec,
     ProtocolSpec,
+    QueuePolicySpec,
     RateControlSpec,
     ScheduleSpec,
     SwitchSpec,
@@ -146,6 +147,19 @@ def look_at_thresholds(problems: Problems, path: KeyPath, spec: LinkTypeSpec) ->
         problems.add((*path, "drop"), "drops packets and pauses; remove one of drop and pfc")
 
 
+def look_at_queues(problems: Problems, path: KeyPath, spec: LinkTypeSpec) -> None:
+    """Report a policy of queues that is unknown, or of senders."""
+    if spec.queue_policy is None:
+        return
+    try:
+        sender = _sender_of(spec.queue_policy)
+        assert sender is not None
+        sender.check("queue")
+    except ClusimError as error:
+        problems.add((*path, "queue_policy"), str(error))
+        spec.queue_policy = None
+
+
 def merge(base: S, over: Spec) -> S:
     """Return `base` overridden by `over`.
 
@@ -211,6 +225,7 @@ class Catalogue:
             self.problems.add((section, name, "cpu"), message)
         if isinstance(spec, LinkTypeSpec):
             look_at_thresholds(self.problems, (section, name), spec)
+            look_at_queues(self.problems, (section, name), spec)
 
     def _look_at_control(self, path: KeyPath, spec: NicSpec) -> None:
         """Report an unknown rate control; a base that is a policy becomes its policy."""
@@ -306,8 +321,8 @@ def _make_rate_control(spec: RateControlSpec | None) -> RateControl | None:
     return RateControl(**attributes_of(RateControl, spec) | {"sender": _sender_of(spec)})
 
 
-def _sender_of(spec: RateControlSpec) -> Sender | None:
-    """Return the sender policy of a rate control, or None."""
+def _sender_of(spec: RateControlSpec | QueuePolicySpec) -> Sender | None:
+    """Return the policy of a rate control or of queues, or None."""
     if spec.policy is None:
         return None
     values = (spec.constants or {}).items()
@@ -373,6 +388,7 @@ def make_link(spec: LinkTypeSpec, name: str = "") -> Link:
         trim_bytes=drop.trim if drop.queue else 0,
         priority=tuple(schedule.priority or ()),
         weights=tuple(schedule.weights or ()),
+        queue_policy=None if spec.queue_policy is None else _sender_of(spec.queue_policy),
     )
 
 

@@ -98,6 +98,7 @@ LinkKeys = TypedDict(
         "ecn": str | Part,
         "drop": str | Part,
         "schedule": str | Part,
+        "queue_policy": str | Part,
         "weight": int,
         "class": str,
     },

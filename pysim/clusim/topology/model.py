@@ -21,6 +21,7 @@ from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.base.units import Rate, format_time
 from clusim.engine.abi import KINDS, NONE
+from clusim.policies.choice import Sender
 from clusim.topology.node import Node, cost16, counted_nodes, kind_of
 
 PacketKind = Literal[
@@ -100,23 +101,21 @@ class Link:
         Dimension for dimension-order routing and VC classes; 0 is outside of it.
     weight : int
         Hops it counts as in the search for shortest paths.
-    dateline : tuple of bool
-        Whether the directions a->b and b->a move packets to the next VC.
-    routed : tuple of bool
-        Whether routes use the directions a->b and b->a.
+    dateline, routed : tuple of bool
+        Whether the directions a->b and b->a move packets to the next VC; whether routes use them.
     xoff_bytes, xon_bytes : int
         Pause and resume thresholds of the receive buffer per VC (PFC) [bytes]; 0: credits are used instead.
-    ecn_min_bytes, ecn_max_bytes : int
-        Queue thresholds for marking a packet: never below the first, always above the second [bytes]; 0 is
-        never.
-    ecn_probability : float
-        Probability of a mark just below `ecn_max_bytes`.
+    ecn_min_bytes, ecn_max_bytes, ecn_probability : int, int, float
+        Queue thresholds for marking a packet: never below the first, always above the second [bytes] (0: never);
+        probability of a mark just below the second.
     queue_bytes, alpha_1024 : int
         Most bytes in the queues of a switch [bytes] (0: no drops), also by its free memory, times 1024 (0: no bound).
     red, trim_bytes : bool, int
         Drop packets where they would be marked; cut dropped packets to headers [bytes], or 0.
     priority, weights : tuple of int
         By class of traffic: priority (lowest first), and share among equal priorities.
+    queue_policy : Sender or None
+        Policy of the queues of a switch for the link.
     cls : str
         Class in reports: ``nvlink``, ``trunk``, ``ethernet`` ...
     name : str
@@ -149,6 +148,7 @@ class Link:
     trim_bytes: int = 0
     priority: tuple[int, ...] = ()
     weights: tuple[int, ...] = ()
+    queue_policy: Sender | None = None
 
     @property
     def label(self) -> str:

@@ -97,6 +97,10 @@ def _wrap_base(value: Any) -> Any:
     return {"base": value} if isinstance(value, str) else value
 
 
+def _wrap_policy(value: Any) -> Any:
+    return {"policy": value} if isinstance(value, str) else value
+
+
 def _or_none(key: str) -> BeforeValidator:
     """Return a validator that reads the word ``none`` as a mapping with `key` 0."""
     return BeforeValidator(lambda value: {key: 0} if value == "none" else value)
@@ -108,6 +112,7 @@ def _wrap_list(value: Any) -> Any:
 
 default_of = BeforeValidator(_wrap_default)
 base_or_mapping = BeforeValidator(_wrap_base)
+policy_or_mapping = BeforeValidator(_wrap_policy)
 no_pfc = _or_none("xoff")
 no_ecn = _or_none("max")
 no_drop = _or_none("queue")

@@ -47,6 +47,7 @@ from clusim.topology.quantities import (
     no_pfc,
     no_schedule,
     one_or_more,
+    policy_or_mapping,
     positive_size,
     read_with,
     small_size,
@@ -267,6 +268,13 @@ class ScheduleSpec(Spec):
     weights: Annotated[list[Weight], Field(max_length=7)] | None = None
 
 
+class QueuePolicySpec(Spec):
+    """Policy of the queues of a switch."""
+
+    policy: str
+    constants: dict[str, int | str] | None = None
+
+
 class LinkTypeSpec(Spec):
     """Type of link, or the changes of one entry of ``links`` to its type."""
 
@@ -283,6 +291,7 @@ class LinkTypeSpec(Spec):
     ecn: Annotated[EcnSpec | None, no_ecn] = None
     drop: Annotated[DropSpec | None, no_drop] = None
     schedule: Annotated[ScheduleSpec | None, no_schedule] = None
+    queue_policy: Annotated[QueuePolicySpec | None, policy_or_mapping] = None
     weight: Annotated[int, Field(ge=1, le=64)] | None = None
     class_: Annotated[str | None, Field(alias="class", min_length=1, max_length=64)] = None
 

@@ -1,0 +1,104 @@
+"""Policies of the queues of switches in topologies and options: equal to the rules of the engine, and mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusim
+from clusim.base.errors import InputError, TopologyError
+from clusim.topology import loads, to_yaml
+from support import sender_policies
+
+FILE = """
+name: judged
+link_types: {judged: {base: roce-400, LOSS}}
+cluster: {node: hgx-h20, nodes: 3, network: {kind: rail, link: judged, switch: spectrum4}}
+"""
+STEP = f"{sender_policies.PLACE}:Step"
+LIMIT = 64 << 10
+
+
+def incast(folder: Path, loss: str, **options: Any) -> Any:
+    """Return 64 KiB of each of 23 GPUs to the first."""
+    path = folder / "judged.yaml"
+    path.write_text(FILE.replace("LOSS", loss))
+    return clusim.traffic(path, "incast", message="64KiB", granularity="packet", **options)
+
+
+def judged(constants: str) -> str:
+    """Return the key of a link type."""
+    return f"queue_policy: {{policy: '{STEP}', constants: {{{constants}}}}}"
+
+
+def counters(result: Any, *names: str) -> tuple[int, ...]:
+    """Return sums over all wires."""
+    return tuple(int(result.wires.counters[name].sum()) for name in names)
+
+
+def test_a_policy_of_a_topology_drops_as_a_queue_of_that_size(tmp_path: Path) -> None:
+    rule = incast(tmp_path, "pfc: none, ecn: none, drop: {queue: 64KiB}")
+    loss = f"pfc: none, ecn: none, drop: {{queue: 1MiB}}, {judged('drop_bytes: 64KiB')}"
+    result = incast(tmp_path, loss)
+    assert result.time_ps == rule.time_ps
+    assert counters(result, "drops", "bytes") == counters(rule, "drops", "bytes")
+    assert counters(result, "drops")[0] > 0
+    assert any(f"policy: {STEP}" in note for note in result.provenance.notes)
+
+
+def test_a_policy_of_a_topology_marks_as_a_threshold_and_senders_react(tmp_path: Path) -> None:
+    """Marks of links that pause, for DCTCP."""
+    options = {"policy": "sender=dctcp"}
+    rule = incast(tmp_path, "ecn: {min: 16KiB, max: 16KiB}", **options)
+    result = incast(tmp_path, f"ecn: none, {judged('mark_bytes: 16KiB')}", **options)
+    assert result.time_ps == rule.time_ps
+    assert counters(result, "marks", "pauses") == counters(rule, "marks", "pauses")
+    assert counters(result, "marks")[0] > 0
+
+
+def test_the_option_sets_the_policy_of_all_network_switches(tmp_path: Path) -> None:
+    loss = "pfc: none, ecn: none, drop: {queue: 64KiB}"
+    plain = incast(tmp_path, loss)
+    result = incast(tmp_path, loss, policy=f"queue={STEP}")
+    assert result.time_ps == plain.time_ps  # its constants accept all
+    none = incast(tmp_path, f"{loss}, {judged('drop_bytes: 1KiB')}", policy="queue=none")
+    assert none.time_ps == plain.time_ps
+
+
+def test_a_file_is_relative_to_its_topology_and_saved_with_constants(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(Path(sender_policies.PLACE).read_text(encoding="utf-8"))
+    path = tmp_path / "judged.yaml"
+    text = "queue_policy: {policy: 'mine.py:Step', constants: {drop_bytes: 2KiB}}"
+    path.write_text(FILE.replace("LOSS", text))
+    fabric = clusim.load(path)
+    (found,) = {link.queue_policy for link in fabric.links} - {None}
+    assert (found.name, found.constants) == (f"{tmp_path}/mine.py:Step", (("drop_bytes", 2048),))
+    assert loads(to_yaml(fabric)) == fabric
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("queue_policy: swift", "judged.queue_policy: policy swift: is of senders"),
+        ("queue_policy: {police: swift}", "queue_policy.police: unknown key; did you mean 'policy'"),
+        (judged("drop: 1"), "no constant 'drop'; did you mean 'drop_bytes'"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_policies_of_queues_are_named(tmp_path: Path, key: str, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        incast(tmp_path, key)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("queue=swift", "policy swift: is of senders"),
+        (f"sender={STEP}", "is of queues"),
+        ("switch=swift", "must be sender=NAME or queue=NAME"),
+    ],
+)
+def test_options_of_another_kind_are_named(tmp_path: Path, policy: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        incast(tmp_path, "ecn: none", policy=policy)
