@@ -43,7 +43,7 @@ enum queue_answer queue_policy_judge(clusim_sim *s, const packet *p, int64_t que
 
 STATUS queue_policy_use(clusim_sim *s, uint32_t control, const clusim_sender *x) {
     const clusim_image *im = &s->model->image;
-    if (x->functions[CLUSIM_SENDER_CALL_ENQUEUE] == NULL) return CLUSIM_ERR_BAD_IMAGE;
+    if (x->functions[CLUSIM_SENDER_CALL_ENQUEUE] == 0) return CLUSIM_ERR_BAD_IMAGE;
     for (uint32_t w = 0; w < im->num_wires; w++) {
         const clusim_wire *wire = &im->wires[w];
         if (wire->policy != control + 1) continue;

@@ -40,8 +40,8 @@ static const clusim_endpoint endpoints[] = {{10, 10, 10, 1000, 0, 4, 8, 1024, 10
 static clusim_format formats[1];
 /* One of the two wires is paused and marks, so that their state is allocated as well. */
 static const clusim_wire wires[] = {
-    {1, 40, 500, 4096, 0, 1024, 512, 256, 512, 0, 0, 1, 1, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0},
-    {1, 40, 500, 512, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}};
+    {1, 40, 500, 4096, 0, 1024, 512, 256, 512, 0, 0, 1, 1, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0, 0, 0},
+    {1, 40, 500, 512, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}};
 static const clusim_control controls[] = {
     {1000, 1000, 1000, 100, 1000, 1 << 20, 1 << 10, 1 << 10, 1 << 10, 256, 5, 0, 1, 0, 0}};
 static const uint32_t routes[] = {CLUSIM_NONE, 0, 1, CLUSIM_NONE}, group_off[] = {0, 1, 2},
