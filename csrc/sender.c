@@ -81,6 +81,7 @@ static STATUS call(clusim_sim *s, flow_id flow, enum clusim_sender_call which,
     if (function == NULL || f->failed) return CLUSIM_OK;
     int64_t now_ps = s->scheduler.now_ps;
     f->record[CLUSIM_WORD_IN_FLIGHT] = f->in_flight;
+    int64_t due_ps = f->record[CLUSIM_WORD_TIMER_PS]; /* perhaps now, after this call */
     function(f->record, now_ps, notice->bytes + notice->lost_bytes, notice->rtt_ps, notice->marked,
              notice->path, hops, notice->num_hops);
     int64_t rate = f->record[CLUSIM_WORD_RATE], timer_ps = f->record[CLUSIM_WORD_TIMER_PS];
@@ -88,7 +89,8 @@ static STATUS call(clusim_sim *s, flow_id flow, enum clusim_sender_call which,
         fail(s, flow, which, CLUSIM_WORD_RATE);
     } else if (f->record[CLUSIM_WORD_WINDOW] < 1) {
         fail(s, flow, which, CLUSIM_WORD_WINDOW);
-    } else if (timer_ps != 0 && (timer_ps <= now_ps || timer_ps >= RANGE_TIME_END)) {
+    } else if (timer_ps != 0 && timer_ps != due_ps &&
+               (timer_ps <= now_ps || timer_ps >= RANGE_TIME_END)) {
         fail(s, flow, which, CLUSIM_WORD_TIMER_PS);
     } else if (f->record[CLUSIM_WORD_PATH] != f->path) {
         change_path(s, flow, which);

@@ -86,6 +86,18 @@ def test_an_illegal_answer_names_function_line_flow_and_time(
 
 
 @pytest.mark.parametrize("engine", CHOSEN)
+def test_a_timer_may_be_due_when_a_notice_arrives(engine: str) -> None:
+    """Packets of 100 bytes leave each ns, and arrive a ns later: a notice after 2,001 ps."""
+    builder = ImageBuilder()
+    first, second = builder.endpoint(), builder.endpoint()
+    builder.link(first, second)
+    row = builder.control(Sender(_local("Punctual"), (("at_ps", 2001),)))
+    builder.source(first, [(0, 2000, second)], control=row)
+    with pytest.raises(InputError, match=r"Punctual.timer, line \d+: window = -2002 at 2.001 ns"):
+        maker(engine)(builder.build()).run()
+
+
+@pytest.mark.parametrize("engine", CHOSEN)
 @pytest.mark.parametrize(
     ("host", "packet", "values"),
     [

@@ -333,3 +333,21 @@ class Divided:
         """Divide by the packets left."""
         self.count += 1
         return ACCEPT // (2 - self.count)
+
+
+@clusim.policy
+class Punctual(SenderFlow):
+    """A timer that is due when the notice of the first packet arrives, and tells so by an illegal window."""
+
+    at_ps: Final = 0
+
+    def start(self, now_ps: int) -> None:
+        """Start the timer."""
+        self.timer_ps = self.at_ps
+
+    def acked(self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int) -> None:
+        """Keep the timer."""
+
+    def timer(self, now_ps: int) -> None:
+        """Answer -1 minus the time."""
+        self.window = -1 - now_ps

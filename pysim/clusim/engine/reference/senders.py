@@ -159,12 +159,12 @@ class SenderRate:
         if function is None or self._failed:
             return
         flow, now_ps = self._flow, self._machine.now_ps
-        flow.in_flight = self.in_flight
+        flow.in_flight, due_ps = self.in_flight, flow.timer_ps
         try:
             function(flow, now_ps, *arguments)
         except (ArithmeticError, ValueError, IndexError):
             flow.rate = RAISED
-        word, value = self._illegal(now_ps)
+        word, value = self._illegal(now_ps, due_ps)
         if word is not None:
             self._failed = True
             error = policy_failed(self._policy, call, (word, value), self.who, now_ps)
@@ -172,8 +172,8 @@ class SenderRate:
             flow.rate, flow.window, flow.timer_ps, flow.path = 1, 1, 0, 0
         self._set_alarm()
 
-    def _illegal(self, now_ps: int) -> tuple[str | None, int]:
-        """Return the first field with an illegal value, and the value."""
+    def _illegal(self, now_ps: int, due_ps: int) -> tuple[str | None, int]:
+        """Return the first field with an illegal value, and the value; a timer that was due at `due_ps` may stay."""
         flow = self._flow
         for name in self._policy.fields:
             value = getattr(flow, name)
@@ -184,7 +184,7 @@ class SenderRate:
             return WORDS[Word.RATE], flow.rate
         if flow.window < 1:
             return WORDS[Word.WINDOW], flow.window
-        if flow.timer_ps != 0 and not now_ps < flow.timer_ps < TIME_END_PS:
+        if flow.timer_ps not in (0, due_ps) and not now_ps < flow.timer_ps < TIME_END_PS:
             return WORDS[Word.TIMER_PS], flow.timer_ps
         if not 0 <= flow.path < 2**32:
             return WORDS[Word.PATH], flow.path
