@@ -163,7 +163,7 @@ def test_a_flow_of_a_class_that_no_link_knows_is_refused(tmp_path: Path) -> None
     path, table = tmp_path / "classes.yaml", tmp_path / "flows.csv"
     path.write_text(FILE.replace("LOSS", "schedule: {weights: [1, 1]}"))
     table.write_text("source,destination,bytes,class\n0,8,1MiB,1\n1,9,1MiB,2\n")
-    with pytest.raises(InputError, match=r"flows.csv:3: class '2': lossy has 2 "):
+    with pytest.raises(InputError, match=r"flows.csv:3: class '2': lossy has 2, "):
         clusim.traffic(path, flows=table)
 
 

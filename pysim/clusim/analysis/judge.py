@@ -144,7 +144,7 @@ class CausePlaces:
             return self.flows.census(key[1])
         if kind is CauseKind.TIMEOUT:
             waits = self.timeouts.by_nic.items()
-            return _counted("NICs", {instance_name(nic): ps for nic, ps in waits})
+            return _server_census("NICs", {instance_name(nic): ps for nic, ps in waits})
         if resource in self._classes:
             if resource not in self._censuses:
                 self._censuses[resource] = self._wires(resource)

@@ -157,7 +157,7 @@ if (
     _named := [item.name for item in fields(Image) if item.name not in ("nvc", "seed", "senders")]
 ) != [*DTYPES]:
     raise InternalError(
-        f"the engine was built from another version, run make .venv/.built (tables {sorted({*_named} ^ {*DTYPES})})"
+        f"the engine was built from another version; run `make .venv/.built` (tables {sorted({*_named} ^ {*DTYPES})})"
     )
 
 

@@ -159,7 +159,8 @@ class Wire:
     @property
     def full_bytes(self) -> int:
         """Bytes in its queues without trimmed packets."""
-        return self.counters.queued_bytes - self.header_bytes
+        headers = self.header_bytes if self.spec.queue_bytes else 0
+        return self.counters.queued_bytes - headers
 
     def marks_packet(self, seed: int, size_bytes: int) -> bool:
         """True if the packet that is to enter a queue is marked (section 4); counts the packet."""
