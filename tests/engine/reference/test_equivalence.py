@@ -137,17 +137,27 @@ def test_engines_agree_on_random_images(every_compiled, batch):
             raise
 
 
+def compare_with_losses(seed: int, every_compiled) -> None:
+    rng = random.Random(seed)
+    image = lossy_image(scheduled_image(random_image(rng), rng), rng)
+    try:
+        image = sender_image(image, rng) if seed % 2 else image
+        compare(judged_image(image, rng) if seed % 3 == 0 else image, every_compiled)
+    except BaseException as error:
+        error.add_note(f"lossy_image of scheduled_image of random_image(random.Random({seed}))")
+        raise
+
+
 @pytest.mark.parametrize("batch", range(CASES // BATCH))
 def test_engines_agree_on_random_images_with_losses(every_compiled, batch):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
-        rng = random.Random(seed)
-        image = lossy_image(scheduled_image(random_image(rng), rng), rng)
-        try:
-            image = sender_image(image, rng) if seed % 2 else image
-            compare(judged_image(image, rng) if seed % 3 == 0 else image, every_compiled)
-        except BaseException as error:
-            error.add_note(f"lossy_image of scheduled_image of random_image(random.Random({seed}))")
-            raise
+        compare_with_losses(seed, every_compiled)
+
+
+@pytest.mark.parametrize("seed", [588, 1174, 1671])
+def test_engines_agree_where_they_did_not(every_compiled, seed):
+    """Headers in a queue that marks only; messages over one adapter as their first and as their last one."""
+    compare_with_losses(seed, every_compiled)
 
 
 @pytest.mark.parametrize("batch", range(CASES // BATCH))

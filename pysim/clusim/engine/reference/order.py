@@ -24,7 +24,7 @@ def join(machine: Machine, transfer: Transfer) -> None:
         pairs, turns = max(1, len(spec.queue_keys)), 1
         if not spec.split:
             pairs, turns = turns, pairs
-    key = flow, transfer.terms.targets
+    key = flow, transfer.terms.kind, transfer.terms.targets
     turn = machine.turns.get(key, 0)
     machine.turns[key] = turn + 1
     place = *key, turn % turns
