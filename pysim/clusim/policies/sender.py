@@ -131,7 +131,7 @@ class SenderPolicy:
     state: dict[str, int | tuple[int, ...]]
 
     @property
-    def functions(self) -> dict[str, Callable[..., None]]:
+    def functions(self) -> dict[str, Callable[..., Any]]:
         """Functions of the policy by name, in the order of `CALLS`."""
         return {name: getattr(self.cls, name) for name in CALLS if hasattr(self.cls, name)}
 

@@ -239,8 +239,8 @@ class Machine:
         self.controls: dict[Who, FlowRate] = {}
         self.payload = Payload(len(model.endpoints))
         self.orders = [OrderCounters() for _ in model.targets]
-        self.lines: dict[tuple[int, tuple[int, ...], int], Line] = {}
-        self.turns: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.lines: dict[tuple[int, int, tuple[int, ...], int], Line] = {}
+        self.turns: dict[tuple[int, int, tuple[int, ...]], int] = {}
         self.flowlets: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.promised: dict[tuple[int, int], int] = {}
         self.queues: dict[int, Judge] = {}
