@@ -44,6 +44,13 @@ typedef struct class_choice {
     uint32_t candidate, bytes, rank, distance;
 } class_choice;
 
+/* True if a candidate goes before the best one of its class so far. */
+static bool is_before(const class_choice *found, const class_choice *best) {
+    if (best->candidate == NONE || found->rank != best->rank)
+        return best->candidate == NONE || found->rank < best->rank;
+    return found->distance < best->distance;
+}
+
 /* Find the candidates of all classes with credit; return the least priority of one, or NONE. */
 static uint32_t choices_of(const clusim_sim *s, const wire_state *w, class_choice *all,
                            uint32_t *blocked) {
@@ -57,11 +64,9 @@ static uint32_t choices_of(const clusim_sim *s, const wire_state *w, class_choic
         class_choice found = {.candidate = c, .rank = ranked ? rank_of(s, w, c) : 0};
         found.bytes = grant_needs(s, w, c, &vc);
         found.distance = (c < state->next[vc] ? w->num_candidates : 0) + c - state->next[vc];
-        const class_choice *best = &all[vc];
         if (!grant_credit(&w->credits[vc], found.bytes, s->scheduler.now_ps)) {
             if (blocked) *blocked |= 1u << vc;
-        } else if (best->candidate == NONE || found.rank < best->rank ||
-                   (found.rank == best->rank && found.distance < best->distance)) {
+        } else if (is_before(&found, &all[vc])) {
             all[vc] = found;
             least = (uint32_t)base_umin(least, schedule->priority[vc]);
         }

@@ -121,25 +121,38 @@ static bool header_drops(clusim_sim *s, const packet *p) {
     return false;
 }
 
+/* True if the policy of a queue, or its size before that, drops or trims a packet. */
+static bool policy_drops(clusim_sim *s, const packet *p, uint64_t queued, bool *marked) {
+    const clusim_wire *image = &s->model->image.wires[p->out.i];
+    bool may_drop = image->queue_bytes && is_repeated(s, p);
+    congestion_counters *count = &s->congestion.counters[p->out.i];
+    count->whole = false;
+    if (may_drop && is_full(s, p, queued)) return true;
+    uint64_t room = free_bytes(s, image, queued);
+    enum queue_answer answer = queue_policy_judge(s, p, (int64_t)queued, (int64_t)room);
+    count->whole = answer == QUEUE_DROPS;
+    *marked = answer == QUEUE_MARKS;
+    return may_drop && answer >= QUEUE_TRIMS;
+}
+
+/* True if the queue of a wire without a policy drops a packet. */
+static bool queue_drops(const clusim_sim *s, const packet *p, uint64_t queued, bool marked) {
+    const clusim_wire *image = &s->model->image.wires[p->out.i];
+    if (!image->queue_bytes || !is_repeated(s, p)) return false;
+    return is_full(s, p, queued) || exceeds_part(s, image, queued) || (marked && image->red);
+}
+
 bool congestion_drops(clusim_sim *s, packet *p) {
     const clusim_wire *image = &s->model->image.wires[p->out.i];
     congestion_counters *count = &s->congestion.counters[p->out.i];
     if (UNLIKELY(p->kind == CLUSIM_KIND_TRIMMED)) return header_drops(s, p);
     uint64_t queued = wire_at(s, p->out)->queued_bytes - count->header_bytes;
-    bool may_drop = image->queue_bytes && is_repeated(s, p), marked;
+    bool marked = false;
     if (UNLIKELY(image->policy)) {
-        count->whole = false;
-        if (may_drop && is_full(s, p, queued)) return true;
-        uint64_t room = free_bytes(s, image, queued);
-        enum queue_answer answer = queue_policy_judge(s, p, (int64_t)queued, (int64_t)room);
-        count->whole = answer == QUEUE_DROPS;
-        if (may_drop && answer >= QUEUE_TRIMS) return true;
-        marked = answer == QUEUE_MARKS;
+        if (policy_drops(s, p, queued, &marked)) return true;
     } else {
         marked = marks(s, p->out, queued + p->wire_bytes);
-        if (may_drop &&
-            (is_full(s, p, queued) || exceeds_part(s, image, queued) || (marked && image->red)))
-            return true;
+        if (queue_drops(s, p, queued, marked)) return true;
     }
     p->marked |= marked;
     count->marks += marked;
