@@ -35,7 +35,14 @@ class Machine:
 def transfer(flow: int, count: int = 4, targets: tuple[int, ...] = (3,), **spread: int) -> Any:
     """Return a transfer of so many packets of 10 bytes, which NAKs after 50 ps."""
     terms = SimpleNamespace(kind=Kind.WRITE, targets=targets, requester=0)
-    fields = {"selective": 0, "reorder_bytes": 20, "nak_ps": 50, "timeout_ps": 0, **spread}
+    fields = {
+        "selective": 0,
+        "reorder_bytes": 20,
+        "nak_ps": 50,
+        "timeout_ps": 0,
+        "trimmed": 0,
+        **spread,
+    }
     made = SimpleNamespace(
         flow=flow,
         count=count,
@@ -190,3 +197,21 @@ def test_a_selective_receiver_keeps_all_and_requests_what_was_overtaken(
     for event in machine.plans:
         event[2]()
     assert calls == [(pair, of, range(3)), (pair, of, range(5, 7))]
+
+
+def test_no_receiver_of_headers_requests_what_was_overtaken() -> None:
+    """The header of a trimmed packet requests it."""
+    machine, of, pair = joined(selective=1, reorder_bytes=0, trimmed=1)
+    assert keeps(machine, packet(of, 3))
+    assert (pair.seen, pair.kept_bytes) == (4, 10)
+    assert machine.plans == []
+
+
+def test_the_same_targets_in_two_kinds_are_two_queue_pairs() -> None:
+    """A message over an adapter as its first stop, and one over it as its last."""
+    machine: Any = Machine()
+    transfers = [transfer(2, targets=(1, 3)) for _ in range(2)]
+    transfers[1].terms.kind = Kind.FETCH
+    for of in transfers:
+        order.join(machine, of)
+    assert len(machine.lines) == 2
