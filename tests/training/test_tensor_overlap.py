@@ -15,8 +15,9 @@ precision: bf16
 """
 
 
-def step(fabric: clusim.Fabric, ranks: list[int], overlap: str) -> TrainingResult:
-    text = f"{LAYER}parallel: {{tensor: 4, ranks: {ranks}}}\ntensor: {{sequence_parallel: true, overlap: {overlap}}}\n"
+def step(fabric: clusim.Fabric, ranks: list[int], overlap: str, more: str = "") -> TrainingResult:
+    text = f"{LAYER}parallel: {{tensor: 4, ranks: {ranks}}}\n{more}"
+    text += f"tensor: {{sequence_parallel: true, overlap: {overlap}}}\n"
     return train(loads_workload(text), fabric, steps=1)
 
 
@@ -34,3 +35,13 @@ def test_copy_engines_do_not_reach_another_node() -> None:
     """Tensor groups over two nodes send their pieces by CTAs, and the step is simulated all the same."""
     fabric = clusim.load("dgx-h100", nodes=2)
     assert step(fabric, [0, 1, 8, 9], "true").step_time_s > 0
+
+
+def test_settings_of_the_workload_replace_copy_engines() -> None:
+    """Messages with a protocol of the workload are of CTAs, which hold SMs that products lack; copies hold none."""
+    fabric = clusim.load("dgx-h100")
+    copies = step(fabric, [0, 1, 2, 3], "true")
+    stated = "communicators: {tensor: {protocol: ll128}}\n"
+    messages = step(fabric, [0, 1, 2, 3], "true", stated)
+    assert messages.kernel_slowdown_s > 2 * copies.kernel_slowdown_s
+    assert messages.step_time_s > copies.step_time_s

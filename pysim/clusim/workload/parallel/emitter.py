@@ -41,6 +41,8 @@ STREAM = dict.fromkeys(
     ("replica", "expert_replica", "shard", "expert_shard", "copy", "expert_copy"), "data"
 )
 
+_CHOSEN = {"channels", "protocol", "algorithm"}  # of a workload, in place of the library's choice
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -269,9 +271,10 @@ class Emitter:
             self.join(done)
 
     def _copy_algorithm(self, step: Comm, ranks: Sequence[int]) -> str | None:
-        """Return the algorithm of messages by copy engines, which reach the GPUs of a node; None for others."""
+        """Return the algorithm of copy engines for their messages in a node without settings of the workload."""
+        options = self._options(dim_of(step.dim), step.operation, step.bytes)
         inside = len({self._zones[rank] for rank in ranks}) == 1
-        return "copy-engines" if step.copies and inside else None
+        return "copy-engines" if step.copies and inside and not _CHOSEN & {*options} else None
 
     def _pace(self, group: Sequence[int], step: Comm) -> Tails:
         """Add delays of the minimum CTA time of a communication, parallel to its messages."""
@@ -372,8 +375,7 @@ class Emitter:
 
     def _by_nccl(self, operation: str, options: dict[str, Any]) -> bool:
         """True if NCCL chooses the algorithm, as the workload does not set it."""
-        chosen = {"channels", "protocol", "algorithm"} & set(options)
-        return self.nccl is not None and not chosen and self.nccl.knows(operation)
+        return self.nccl is not None and not _CHOSEN & {*options} and self.nccl.knows(operation)
 
     def _options(self, dim: str, operation: str, size_bytes: int) -> dict[str, Any]:
         """Return the workload's settings of a collective."""
