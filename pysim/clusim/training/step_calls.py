@@ -30,16 +30,16 @@ from clusim.training.parts import StepPart, StepParts, rounded
 from clusim.training.step_job import StepBlock, StepCall, StepWork
 
 MOST_NODES = 2
-"""Nodes on which a pair of calls is simulated."""
+"""Nodes of each call on which a pair is simulated; **assumed**: rates on more are those between two."""
 
 GPU_SMS = 1 << 10
-"""Parts of a GPU that calls hold and kernels share."""
+"""Parts of a GPU that calls hold and kernels share: its resolution only."""
 
 SHARED_BELOW16 = ONE - ONE // 500
-"""Progress of calls beside each other from which their wires are separate [2^-16]."""
+"""Progress of calls beside each other from which their wires are separate [2^-16]; **assumed**: 0.2 % is rounding."""
 
 OUTLAST = 64
-"""Duration of a call beside a block, relative to the block."""
+"""Duration of a call beside a block, relative to the block; **assumed**: long enough to outlast it."""
 
 
 Timed = StepCall | StepBlock

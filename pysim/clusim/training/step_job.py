@@ -108,11 +108,15 @@ class StepJob(ScheduleBuilder):
         super().__init__(fabric, name)
         self.steps = StepWork(self._tasks, [])
         self._entries = 0
+        self._optimizer_tasks: set[int] = set()
+
+    def mark_optimizer(self, rank: int) -> None:
+        """Note that the last kernel of a rank is the optimizer's."""
+        self._optimizer_tasks.update(self._last.get((rank, "compute"), ()))
 
     def has_stepped(self, rank: int) -> bool:
         """Return True if the last kernel of a rank is the optimizer's."""
-        last = self._last.get((rank, "compute"), ())
-        return any(self._tasks[at].name == "optimizer" for at in last)
+        return not self._optimizer_tasks.isdisjoint(self._last.get((rank, "compute"), ()))
 
     def _append(self, task: Task) -> int:
         kernel = task.kind == "kernel"
@@ -207,6 +211,13 @@ class JobEmitter(Emitter):
         inner.builder, inner.tail, inner.flops = StepJob(self.plan.fabric, name), {}, 0
         inner.run(stage, steps, name)
         return StepBlock(inner.builder.steps, inner.flops)
+
+    def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
+        """Append a step of the optimizer."""
+        members = tuple(ranks)
+        super().optimizer(members, elements, name)
+        for rank in members:
+            self.builder.mark_optimizer(rank)
 
     def _find(self, call: StepCall) -> StepCall:
         """Return the first call that is equal."""
@@ -304,7 +315,8 @@ class JobEmitter(Emitter):
         done = self._together(
             exchange, JointGroups(list(pairs), representatives, times), stream, waits, write
         )
-        self._messages[stream, exchange.bytes, pairs[0]] = self.builder.steps.works[-1]
+        if done:
+            self._messages[stream, exchange.bytes, pairs[0]] = self.builder.steps.works[-1]
         return done
 
     def between(
