@@ -28,9 +28,7 @@ from clusim.validation.steps.rows import StepRow, is_step_table, model_spec, rea
 from clusim.validation.steps.validate import (
     HEADING,
     StepReport,
-    rows_by_source,
     step_lines,
-    validate_steps,
     write_section,
 )
 from clusim.workload.models import Transformer
@@ -134,8 +132,10 @@ class TestCases:
         overlapped = case_of(row(notes=notes, sequence_parallel="not stated")).workload.tensor
         assert overlapped.overlap
         assert overlapped.sequence_parallel
-        plain = case_of(row(notes="TP off; DP overlap on")).workload.tensor
-        assert not plain.overlap
+
+    @pytest.mark.parametrize("notes", ["TP off; DP overlap on", "TP overlap off, DP overlap on"])
+    def test_overlap_of_other_dimensions_is_none_of_tensors(self, notes: str) -> None:
+        assert not case_of(row(notes=notes)).workload.tensor.overlap
 
     def test_parameters_overlap_with_the_distributed_optimiser_only(self) -> None:
         words = "data-parallel overlap of gradients and parameters"
@@ -473,75 +473,3 @@ def test_every_output_of_train_says_the_error_to_expect(
         assert data["expected_error"] == row["expected_error"]
     for text in texts:
         assert said in " ".join(text.split())
-
-
-def test_rows_are_spread_over_the_table() -> None:
-    rows = [row(id=str(number), hardware="none") for number in range(10)]
-    seen: list[str] = []
-    found = validate_steps(
-        rows,
-        limit=2,
-        jobs=1,
-        tell=lambda item, done, total: seen.append(f"{item.row.id} {done} of {total}"),
-    )
-    assert [text.partition(" ")[2] for text in seen] == ["1 of 2", "2 of 2"]
-    assert [item.row.id for item in found.unpredicted] == ["0", "5"]
-    assert found.skipped == 8
-
-
-def test_rows_of_steps_are_spread_over_each_source() -> None:
-    """Ten rows of two sources in turn, the last two on 16 GPUs."""
-    rows = [row(id=str(n), source="ab"[n % 2], n_gpus=8 if n < 8 else 16) for n in range(10)]
-    assert [item.id for item in rows_by_source(rows, 2)] == ["0", "4", "1", "5"]
-    small = rows_by_source(rows, 9, gpus=8)
-    assert [item.id for item in small] == ["0", "2", "4", "6", "1", "3", "5", "7"]
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = table(tmp_path / "steps.csv", {}, {"hardware": "TPU v4", "id": "other"})
-    page = tmp_path / "page.md"
-    words = ["validate", str(path), "--json", "--jobs", "1", "--no-progress", "--markdown"]
-    assert run([*words, str(page)]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["overall"]["n"] == 1
-    assert found["points"][0]["id"] == "row"
-    assert 0 < found["points"][0]["host_wait_s"] < found["points"][0]["predicted_s"]
-    assert found["unpredicted"][0]["id"] == "other"
-    assert HEADING in page.read_text(encoding="utf-8")
-    assert run([*words[:-1], "--strict"]) == 2
-    assert run(["validate", str(path), "--sizes", "3"]) == 2
-    assert run(["validate", str(path), "--max-gpus", "8"]) == 2
-    capsys.readouterr()
-    table(path, {"hardware": "TPU v4"})
-    assert run(words[:-1]) == 2
-    none = capsys.readouterr()
-    assert (none.out, none.err.count("\n")) == ("", 1)
-    assert "no row could be scored: 1 rows failed: hardware 'TPU v4'" in none.err
-
-
-@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
-def test_rows_before_a_signal_are_reported(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    end: BaseException,
-    code: int,
-) -> None:
-    """The third of four rows is interrupted: two are scored, and no page is written."""
-    path = table(tmp_path / "steps.csv", *({"id": str(number)} for number in range(4)))
-    page = tmp_path / "page.md"
-
-    def predict(item: StepRow, granularity: str) -> StepPoint:
-        if item.id == "2":
-            raise end
-        return StepPoint(item, 1.0, 1.1)
-
-    monkeypatch.setattr("clusim.validation.steps.validate.predict_row", predict)
-    words = ["validate", str(path), "--json", "--jobs", "1", "--no-progress"]
-    assert run([*words, "--markdown", str(page)]) == code
-    written = capsys.readouterr()
-    found = json.loads(written.out)
-    assert [point["id"] for point in found["points"]] == ["0", "1"]
-    assert found["skipped"] == 2
-    assert "interrupted after 2 of 4 rows" in written.err
-    assert not page.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -214,7 +215,7 @@ def _predict(
             if not rows:
                 raise
             click.echo(f"clusim: interrupted after {len(rows)} of {number} rows", err=True)
-            code: Any = end.code if isinstance(end, SystemExit) else 130
+            code: Any = end.code if isinstance(end, SystemExit) else 128 + signal.SIGINT
             return kind.of(rows, number - len(rows), str(predict.keywords["granularity"])), code
     _require(report)
     return report, 0

@@ -288,7 +288,7 @@ def case_of(row: StepRow) -> StepCase:
     return StepCase(row, machines, nodes, workload, tuple(notes))
 
 
-_TENSOR_OVERLAP = re.compile(r"\bTP\b[^;]*\boverlap on\b")
+_TENSOR_OVERLAP = re.compile(r"\bTP(?:, \w+)*(?: and \w+)? overlap on\b")
 """Words of the column notes for tensor-parallel communication beside products (Megatron's ``--tp-comm-overlap``)."""
 
 

@@ -30,7 +30,6 @@ from clusim.base.tables import group_values
 from clusim.lowering.grain import STEP
 from clusim.training.estimate import estimated
 from clusim.training.request import TrainRequest
-from clusim.training.result import StepResult
 from clusim.validation.measured import Prediction, Unpredicted, by, errors
 from clusim.validation.steps.cases import StepCase, case_of
 from clusim.validation.steps.rows import StepRow
@@ -206,7 +205,11 @@ def predict_row(row: StepRow, granularity: str | int = STEP) -> StepPoint | Unpr
     """Return measurement and prediction of a row."""
     try:
         case = _with_least_recomputation(case_of(row))
-        step = _estimate(case, row.n_gpus, granularity)
+        setup = case.machines.setup(case.nodes)
+        request = TrainRequest(
+            setup, case.workload, steps=1, granularity=granularity, estimate=True
+        )
+        step = estimated(request, confirm=False)
         notes = tuple(step.notes)
         useful, measured_s = step.plan.model_flops, row.measured_s
         if not measured_s:
@@ -240,13 +243,3 @@ def _with_least_recomputation(case: StepCase) -> StepCase:
         if not any(plan.memory(stage).missing for stage in range(plan.mesh.pipeline)):
             break
     return case
-
-
-def _estimate(case: StepCase, gpus: int, granularity: str | int) -> StepResult:
-    """Return the estimate of a case's step."""
-    nodes, ranks = case.machines.place_gpus(gpus)
-    parallel = case.workload.parallel.model_copy(update={"ranks": ranks})
-    workload = case.workload.model_copy(update={"parallel": parallel})
-    setup = case.machines.setup(nodes)
-    request = TrainRequest(setup, workload, steps=1, granularity=granularity, estimate=True)
-    return estimated(request, confirm=False)
