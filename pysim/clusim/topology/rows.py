@@ -223,7 +223,7 @@ def _drop_at_switches(fabric: Fabric, wires: Array) -> None:
 
 
 QUANTUM_BYTES = 4096
-"""Bytes by which a class of weight 1 grows its deficit per turn."""
+"""Bytes by which a class of weight 1 grows its deficit per turn; **assumed**: a packet of 4 KiB."""
 
 
 def trim_bytes(fabric: Fabric) -> int:
