@@ -1,4 +1,4 @@
-"""Choice of a sender policy by name or file, and its record for the flows of a NIC.
+"""Choice of a policy of senders or queues by name or file, and its record for a flow or an output.
 
 A file is run only if the user names it: on the command line, in Python or in a topology.
 """
@@ -117,7 +117,12 @@ class Sender:
         """Raise `InputError` for an unknown policy or constant, or one of another kind (``sender`` or ``queue``)."""
         of = find_policy(self.name)
         if of.queues != (kind == "queue"):
-            raise InputError(f"policy {self.name}: is of {'queues' if of.queues else 'senders'}")
+            other = (
+                "senders; use a class with enqueue"
+                if kind == "queue"
+                else "queues; use a class without"
+            )
+            raise InputError(f"policy {self.name}: is of {other}")
         for key, _ in self.constants:
             if key not in of.constants:
                 raise InputError(
