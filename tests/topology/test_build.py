@@ -28,6 +28,7 @@ from clusim.topology.arrays import arrays_of
 from clusim.topology.check_flow import bisection_Bps
 from clusim.topology.keys import LinkKeys, NodeKeys, SwitchKeys, TopologyKeys
 from clusim.topology.render import ranges
+from clusim.topology.rows import classes_of
 from support.covering import few_racks
 
 EVERYTHING = [
@@ -188,3 +189,8 @@ def test_loading_a_preset_imports_nothing_heavy() -> None:
     code += "print([m for m in ('networkx', 'h5py', 'rich', 'click') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_topology_without_links_has_one_class_of_traffic() -> None:
+    fabric = loads("name: alone\nnodes: {cpu0: {kind: host}}\nlinks: []\n", "alone.yaml")
+    assert classes_of(fabric) == 1

@@ -234,8 +234,8 @@ def trim_bytes(fabric: Fabric) -> int:
 def classes_of(fabric: Fabric) -> int:
     """Return the number of classes of traffic: of NICs, and of the schedules of links."""
     used = [node.nic.traffic_class + 1 for node in fabric.nodes if node.nic is not None]
-    lengths = {(len(link.priority), len(link.weights)) for link in fabric.links}
-    return max(1, *used, *(max(pair) for pair in lengths))
+    scheduled = [max(len(link.priority), len(link.weights)) for link in fabric.links]
+    return max([1, *used, *scheduled])
 
 
 def class_vcs(fabric: Fabric, traffic_class: Array) -> Array:
