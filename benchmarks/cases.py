@@ -66,14 +66,24 @@ def _exact(topology: str, operation: str, algorithm: str) -> Callable[[int], Any
 
 
 CASES: dict[str, Case] = {
-    "ring-dgx-a100": Case(_exact("dgx-a100", "allreduce", "ring"), 256 * MIB, 4 * MIB, HOPS_GOAL),
-    "alltoall-dgx-h100": Case(_exact("dgx-h100", "alltoall", ""), 256 * MIB, 8 * MIB, HOPS_GOAL),
-    "nvls-dgx-h100": Case(_exact("dgx-h100", "allreduce", "nvls"), 64 * MIB, MIB, HOPS_GOAL),
-    "permutation-fat-tree-8": Case(partial(_permutation, "fat-tree:k=8"), 16 * MIB, MIB, HOPS_GOAL),
+    "ring-dgx-a100": Case(
+        _exact("dgx-a100", "allreduce", "ring"), 256 * MIB, 4 * MIB, HOPS_GOAL
+    ),
+    "alltoall-dgx-h100": Case(
+        _exact("dgx-h100", "alltoall", ""), 256 * MIB, 8 * MIB, HOPS_GOAL
+    ),
+    "nvls-dgx-h100": Case(
+        _exact("dgx-h100", "allreduce", "nvls"), 64 * MIB, MIB, HOPS_GOAL
+    ),
+    "permutation-fat-tree-8": Case(
+        partial(_permutation, "fat-tree:k=8"), 16 * MIB, MIB, HOPS_GOAL
+    ),
     "permutation-fat-tree-16": Case(
         partial(_permutation, "fat-tree:k=16"), 2 * MIB, MIB // 4, HOPS_GOAL
     ),
-    "uniform-mesh-8x8": Case(partial(_uniform, "mesh:8x8"), 4 * 10**9, 4 * 10**8, HOPS_GOAL),
+    "uniform-mesh-8x8": Case(
+        partial(_uniform, "mesh:8x8"), 4 * 10**9, 4 * 10**8, HOPS_GOAL
+    ),
     "ring-superpod-8": Case(
         _exact("superpod-h100:nodes=8", "allreduce", "ring"), 8 * MIB, MIB, HOPS_GOAL
     ),

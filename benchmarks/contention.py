@@ -79,16 +79,22 @@ def contention(
     """Return the times of two streams on every rank."""
     collectives, kernels = streams.collectives, streams.kernels
     if collectives < 1 or kernels < 1 or streams.kernel_ps < 1:
-        raise InputError("contention: needs at least one collective and one kernel of 1 ps or more")
+        raise InputError(
+            "contention: needs at least one collective and one kernel of 1 ps or more"
+        )
     setup = Setup(fabric)
     own = tuple(range(fabric.num_ranks) if ranks is None else ranks)
 
-    def run(comms: int, works: int, waits: Waits) -> tuple[list[int], list[tuple[int, int]]]:
+    def run(
+        comms: int, works: int, waits: Waits
+    ) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ends of all collectives, and the spans of all kernels."""
         builder = ScheduleBuilder(fabric, "contention")
         work = [
             [
-                builder.kernel(r, compute_ps=streams.kernel_ps, hbm_bytes=streams.hbm_bytes)
+                builder.kernel(
+                    r, compute_ps=streams.kernel_ps, hbm_bytes=streams.hbm_bytes
+                )
                 for r in own
             ]
             for _ in range(works)
@@ -104,7 +110,10 @@ def contention(
         asked = ScheduleRequest(setup, builder.build(), granularity=granularity)
         result = result_of(asked, RunOptions(bins=2))
         start, end = result.tasks.start_ps, result.tasks.end_ps
-        spans = [(int(min(start[t] for t in row)), int(max(end[t] for t in row))) for row in work]
+        spans = [
+            (int(min(start[t] for t in row)), int(max(end[t] for t in row)))
+            for row in work
+        ]
         return [int(max(end[t] for t in row)) for row in comm], spans
 
     ends, _ = run(collectives, 0, {})

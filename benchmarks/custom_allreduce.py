@@ -73,10 +73,17 @@ def kernel_of(row: dict[str, str]) -> str:
     return engines(system, ranks, size)
 
 
-def predicted_us(machine: Fabric, system: str, ranks: int, size: int, algorithm: str) -> float:
+def predicted_us(
+    machine: Fabric, system: str, ranks: int, size: int, algorithm: str
+) -> float:
     """Return the time of a kernel in a CUDA graph [us]."""
     result = clusim.collective(
-        machine, "allreduce", size, algorithm=algorithm, ranks=range(ranks), dtype="bfloat16"
+        machine,
+        "allreduce",
+        size,
+        algorithm=algorithm,
+        ranks=range(ranks),
+        dtype="bfloat16",
     )
     launched_ps = result.launched_ps
     assert launched_ps is not None or algorithm not in ENGINES
@@ -93,7 +100,11 @@ def main(path: str, shown: str = "") -> None:
             algorithm = kernel_of(row)
             if not algorithm:
                 continue
-            system, ranks, size = row["system"], int(row["num_gpus"]), 2 * int(row["message_size"])
+            system, ranks, size = (
+                row["system"],
+                int(row["num_gpus"]),
+                2 * int(row["message_size"]),
+            )
             key = (system, ranks, size, algorithm)
             if key not in times:
                 times[key] = predicted_us(machines[system], *key)
@@ -110,7 +121,11 @@ def main(path: str, shown: str = "") -> None:
         cells = []
         for low, high in ((0, 64 * KIB), (64 * KIB + 1, MIB), (MIB + 1, 1 << 40)):
             own = [error for size, error in result if low <= size <= high]
-            cells.append(f"{median(map(abs, own)):5.1f} ({median(own):+6.1f})" if own else " " * 14)
+            cells.append(
+                f"{median(map(abs, own)):5.1f} ({median(own):+6.1f})"
+                if own
+                else " " * 14
+            )
         print(f"{system:10} {source:32} {len(result):5}  {'  '.join(cells)}")
 
 

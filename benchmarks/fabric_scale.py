@@ -21,7 +21,11 @@ from contextlib import contextmanager
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 
-CASES = ("superpod-h100:nodes=16", "superpod-h100:nodes=128", "superpod-h100:nodes=2048")
+CASES = (
+    "superpod-h100:nodes=16",
+    "superpod-h100:nodes=128",
+    "superpod-h100:nodes=2048",
+)
 
 MACHINES = (8, 32, 128, 512, 2048)
 GROWTH = {
@@ -66,7 +70,15 @@ def measure(case: str) -> dict[str, object]:
     took_s = time.perf_counter() - start
     arrays_bytes = sum(
         getattr(arrays, part).nbytes
-        for part in ("nodes", "endpoints", "wires", "targets", "routes", "group_off", "group_wires")
+        for part in (
+            "nodes",
+            "endpoints",
+            "wires",
+            "targets",
+            "routes",
+            "group_off",
+            "group_wires",
+        )
     )
     result = {
         "case": case,
@@ -114,7 +126,9 @@ def alone(case: str) -> dict[str, object] | None:
         f"import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_CPU, ({LIMIT_S}, {LIMIT_S}));"
         f" sys.argv = {[__file__, case]!r}; runpy.run_path({__file__!r}, run_name='__main__')"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True
+    )
     if done.returncode < 0:
         return None
     if done.returncode:
@@ -127,7 +141,9 @@ def growth(machines: tuple[int, ...] = MACHINES) -> None:
     """Print preparation costs of collectives on growing systems, in Markdown."""
     columns = ("fabric", "programs", "lowering", "engine")
     head = " | ".join(f"{name} [s]" for name in columns)
-    print(f"| | GPUs | {head} | peak [MiB] | programs and connections | bytes each |")
+    print(
+        f"| | GPUs | {head} | peak [MiB] | programs and connections | bytes each |"
+    )
     print(f"|---{'|---:' * (len(columns) + 4)}|")
     for what, case in GROWTH.items():
         for number in machines:
@@ -138,10 +154,21 @@ def growth(machines: tuple[int, ...] = MACHINES) -> None:
                     flush=True,
                 )
                 break
-            took = [result["seconds"], *(result[f"{name}_s"] for name in columns[1:])]
+            took = [
+                result["seconds"],
+                *(result[f"{name}_s"] for name in columns[1:]),
+            ]
             parts = int(str(result["instances"])) + int(str(result["connections"]))
-            cells = [*took, result["whole_peak_MiB"], f"{parts:,}", result["bytes_each"]]
-            print(f"| {what} | {result['ranks']:,} | {' | '.join(map(str, cells))} |", flush=True)
+            cells = [
+                *took,
+                result["whole_peak_MiB"],
+                f"{parts:,}",
+                result["bytes_each"],
+            ]
+            print(
+                f"| {what} | {result['ranks']:,} | {' | '.join(map(str, cells))} |",
+                flush=True,
+            )
 
 
 def main(names: list[str]) -> None:

@@ -52,7 +52,9 @@ CHARTS = {
         "flash3": ("H100 80GB SXM5", "FlashAttention-3"),
         "cudnn": ("H100 80GB SXM5", "cuDNN"),
     },
-    "b200-sxm": {"cudnn": ("B200 SXM", "TransformerEngine attention (flash or cuDNN)")},
+    "b200-sxm": {
+        "cudnn": ("B200 SXM", "TransformerEngine attention (flash or cuDNN)")
+    },
 }
 """Libraries in charts and listings: chip, impl."""
 
@@ -94,10 +96,14 @@ FOLDER = Path(__file__).parents[1] / "pysim/clusim/hardware/kernels/measured"
 
 
 def _hash(*shape: Any) -> int:
-    return int(hashlib.sha256(",".join(map(str, shape)).encode()).hexdigest()[:8], 16)
+    return int(
+        hashlib.sha256(",".join(map(str, shape)).encode()).hexdigest()[:8], 16
+    )
 
 
-def prefill(path: str, peak: float, system: str, source: str) -> tuple[list[Row], list[Row]]:
+def prefill(
+    path: str, peak: float, system: str, source: str
+) -> tuple[list[Row], list[Row]]:
     """Return calibration and scored rows of a table of forward kernels.
 
     Only 16-bit kernels with complete blocks and without windows are included.
@@ -106,13 +112,26 @@ def prefill(path: str, peak: float, system: str, source: str) -> tuple[list[Row]
     scored: list[Row] = []
     with (gzip.open if path.endswith(".gz") else open)(path, "rt") as file:
         for row in csv.DictReader(file):
-            if row["system"] != system or row["kernel_source"] != source or row["step"] != "0":
+            if (
+                row["system"] != system
+                or row["kernel_source"] != source
+                or row["step"] != "0"
+            ):
                 continue
-            if row["attn_dtype"] != "bfloat16" or row["kv_cache_dtype"] != "bfloat16":
+            if (
+                row["attn_dtype"] != "bfloat16"
+                or row["kv_cache_dtype"] != "bfloat16"
+            ):
                 continue
             batch, tokens, heads, kv, size = (
                 int(row[name])
-                for name in ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim")
+                for name in (
+                    "batch_size",
+                    "isl",
+                    "num_heads",
+                    "num_key_value_heads",
+                    "head_dim",
+                )
             )
             if tokens < 128 or size > 256:
                 continue
@@ -121,11 +140,15 @@ def prefill(path: str, peak: float, system: str, source: str) -> tuple[list[Row]
             if 2 * batch * heads * tokens**2 * size / seconds > WINDOWED * peak:
                 continue
             found = fused, seconds
-            (known if _hash(batch, tokens, heads, kv, size) % 4 else scored).append(found)
+            (known if _hash(batch, tokens, heads, kv, size) % 4 else scored).append(
+                found
+            )
     return known, scored
 
 
-def charts(path: str, chip: str, library: str) -> tuple[list[Row], list[Row], list[Row]]:
+def charts(
+    path: str, chip: str, library: str
+) -> tuple[list[Row], list[Row], list[Row]]:
     """Return forward, backward and joint rows of a table of several sources."""
     found: dict[str, list[Row]] = {
         "attention_fwd": [],
@@ -134,7 +157,11 @@ def charts(path: str, chip: str, library: str) -> tuple[list[Row], list[Row], li
     }
     with open(path, encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            if row["chip"] != chip or row["impl"] != library or row["op"] not in found:
+            if (
+                row["chip"] != chip
+                or row["impl"] != library
+                or row["op"] not in found
+            ):
                 continue
             batch, seq, heads = int(row["b"]), int(row["seq"]), int(row["heads"])
             fused = Fused(
@@ -157,7 +184,10 @@ def halves(rows: list[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def errors(
-    form: FusedForm, chip: Silicon, rows: list[Row], before: FusedForm | Literal["same"] | None
+    form: FusedForm,
+    chip: Silicon,
+    rows: list[Row],
+    before: FusedForm | Literal["same"] | None,
 ) -> list[float]:
     """Return logarithms of computed / measured; `before` is the form of the forward pass of joint rows."""
     found = []
@@ -167,7 +197,9 @@ def errors(
         if before is None:
             took = fused_s(form, chip, fused)
         else:
-            took = fused_s(before, chip, fused) + fused_s(form, chip, replace(fused, backward=True))
+            took = fused_s(before, chip, fused) + fused_s(
+                form, chip, replace(fused, backward=True)
+            )
         found.append(log(took / seconds))
     return found
 
@@ -189,11 +221,17 @@ def fit(
     width = dict.fromkeys(names, 0.4)
     best, least = FIRST, loss(FIRST)
     for step in range(1200):
-        chosen = [names[step % len(names)]] if random.random() < 0.6 else random.sample(names, 3)
+        chosen = (
+            [names[step % len(names)]]
+            if random.random() < 0.6
+            else random.sample(names, 3)
+        )
         changed = {}
         for name in chosen:
             moved = (getattr(best, name) + 1e-3) * exp(random.gauss(0, width[name]))
-            changed[name] = min(getattr(MOST, name), max(getattr(LEAST, name), moved))
+            changed[name] = min(
+                getattr(MOST, name), max(getattr(LEAST, name), moved)
+            )
         tried = replace(best, **changed)
         found = loss(tried)
         if len(chosen) == 1:
@@ -201,11 +239,16 @@ def fit(
             width[chosen[0]] = min(0.6, max(0.02, width[chosen[0]] * factor))
         if found < least:
             best, least = tried, found
-    return replace(best, **{name: float(f"{getattr(best, name):.4g}") for name in names})
+    return replace(
+        best, **{name: float(f"{getattr(best, name):.4g}") for name in names}
+    )
 
 
 def score(
-    form: FusedForm, chip: Silicon, rows: list[Row], before: FusedForm | Literal["same"] | None
+    form: FusedForm,
+    chip: Silicon,
+    rows: list[Row],
+    before: FusedForm | Literal["same"] | None,
 ) -> dict[str, Any]:
     """Return the errors on some rows."""
     found = [100 * (exp(error) - 1) for error in errors(form, chip, rows, before)]
@@ -236,7 +279,11 @@ def table_of(chip: str, library: str, prefills: str, listed: str) -> dict[str, A
         left = [row for row in both if row[0].rows.bit_length() % 2]
         form = fit(own, known, "same")
         apart = score(form, own, left, "same")
-        return {"library": library, "forward": asdict(form), "left_out_together": apart}
+        return {
+            "library": library,
+            "forward": asdict(form),
+            "left_out_together": apart,
+        }
     form = fit(own, forward)
     row: dict[str, Any] = {
         "library": library,
@@ -270,7 +317,9 @@ def forms(chip: str, library: str) -> FusedForm:
     """Return the form that the file of a chip has of a library."""
     data = json.loads((FOLDER / f"{chip}.json").read_text(encoding="utf-8"))
     return FusedForm.of(
-        next(row for row in data["attention"] if row["library"] == library)["forward"]
+        next(row for row in data["attention"] if row["library"] == library)[
+            "forward"
+        ]
     )
 
 

@@ -24,14 +24,28 @@ from numpy.typing import NDArray
 
 from clusim.base.files import write_text
 from clusim.hardware import CHIPS
-from clusim.hardware.kernels.calibrate.overlay import KNOTS, ProductRows, fit_form, fit_ratios
+from clusim.hardware.kernels.calibrate.overlay import (
+    KNOTS,
+    ProductRows,
+    fit_form,
+    fit_ratios,
+)
 from clusim.hardware.kernels.measured_tables import FORMAT, ProductTable, Ratios
 from clusim.hardware.kernels.products import Product, Silicon, form_s
 
 Reals = NDArray[np.float64]
 
-SYSTEMS = {"a100_sxm": "a100-sxm4-80gb", "h100_sxm": "h100-sxm5", "b200_sxm": "b200-sxm"}
-KINDS = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8-block", "nvfp4": "nvfp4"}
+SYSTEMS = {
+    "a100_sxm": "a100-sxm4-80gb",
+    "h100_sxm": "h100-sxm5",
+    "b200_sxm": "b200-sxm",
+}
+KINDS = {
+    "bfloat16": "bf16",
+    "fp8": "fp8",
+    "fp8_block": "fp8-block",
+    "nvfp4": "nvfp4",
+}
 LIBRARIES = {"fp8-block": ("trtllm", "vllm")}
 USUAL = ("vllm", "trtllm")
 """The usual one first: vLLM's are of torch.nn.functional.linear in bf16, TensorRT-LLM's of DeepGEMM in blocks."""
@@ -39,8 +53,18 @@ USUAL = ("vllm", "trtllm")
 HOSTS = {("fp8", "trtllm"), ("fp8-block", "vllm")}
 """Tables whose minimum times (12 us and more) are host time of several kernels per product."""
 
-PEAKS = {"bf16": ("bf16", 1.0), "fp8": ("f8", 1.0), "fp8-block": ("f8", 1.0), "nvfp4": ("f8", 2.0)}
-SIZES = {"bf16": (2.0, 2.0), "fp8": (1.0, 2.0), "fp8-block": (1.0, 2.0), "nvfp4": (0.5625, 2.0)}
+PEAKS = {
+    "bf16": ("bf16", 1.0),
+    "fp8": ("f8", 1.0),
+    "fp8-block": ("f8", 1.0),
+    "nvfp4": ("f8", 2.0),
+}
+SIZES = {
+    "bf16": (2.0, 2.0),
+    "fp8": (1.0, 2.0),
+    "fp8-block": (1.0, 2.0),
+    "nvfp4": (0.5625, 2.0),
+}
 """Element of an operand and of the output [bytes]; nvfp4 has a scale of a byte for 16 elements."""
 
 SOURCE = {
@@ -62,7 +86,9 @@ class Table:
     def part(self, scored: bool) -> ProductRows:
         """Return the scored or the calibration products."""
         chosen = self.scored == scored
-        return ProductRows(self.rows.shapes[chosen], self.rows.seconds[chosen], self.rows.sizes)
+        return ProductRows(
+            self.rows.shapes[chosen], self.rows.seconds[chosen], self.rows.sizes
+        )
 
 
 def read(path: str) -> dict[tuple[str, str, str], Table]:
@@ -73,12 +99,18 @@ def read(path: str) -> dict[tuple[str, str, str], Table]:
             if row["gemm_dtype"] not in KINDS or row["system"] not in SYSTEMS:
                 continue
             shape = row["m"], row["n"], row["k"]
-            digest = int(hashlib.sha256(",".join(shape).encode()).hexdigest()[:8], 16)
+            digest = int(
+                hashlib.sha256(",".join(shape).encode()).hexdigest()[:8], 16
+            )
             key = SYSTEMS[row["system"]], KINDS[row["gemm_dtype"]], row["backend"]
             if key[1:] in HOSTS:
                 continue
-            result[key].append((*map(float, shape), float(row["latency"]) * 1e-3, digest % 4 == 0))
-    return {key: _table(np.array(rows, float), key[1]) for key, rows in result.items()}
+            result[key].append(
+                (*map(float, shape), float(row["latency"]) * 1e-3, digest % 4 == 0)
+            )
+    return {
+        key: _table(np.array(rows, float), key[1]) for key, rows in result.items()
+    }
 
 
 def _table(table: Reals, kind: str) -> Table:
@@ -118,15 +150,21 @@ def score(table: ProductTable, chip: Silicon, rows: ProductRows) -> dict[str, fl
     }
 
 
-def table_of(name: tuple[str, str, str], own: Table, others: list[Table]) -> dict[str, Any]:
+def table_of(
+    name: tuple[str, str, str], own: Table, others: list[Table]
+) -> dict[str, Any]:
     """Return a fitted table as a file has it: of a chip, an element type and a library."""
     chip, kind, library = name
     metal, known = silicon(chip, kind), own.part(False)
     form = fit_form(metal, known)
-    packed = fit_ratios(form, metal, [known, *(other.part(False) for other in others)])
+    packed = fit_ratios(
+        form, metal, [known, *(other.part(False) for other in others)]
+    )
     knots = tuple(KNOTS[axis] for axis in "mnk")
     architecture = str(CHIPS[chip]["architecture"].value)
-    made = ProductTable(chip, architecture, kind, library, form, Ratios(knots, packed))
+    made = ProductTable(
+        chip, architecture, kind, library, form, Ratios(knots, packed)
+    )
     return {
         "kind": kind,
         "library": library,
@@ -139,7 +177,10 @@ def table_of(name: tuple[str, str, str], own: Table, others: list[Table]) -> dic
 def main(arguments: list[str]) -> None:
     """Fit the tables of a chip."""
     path, chip, *only = arguments
-    target = Path(__file__).parents[1] / f"pysim/clusim/hardware/kernels/measured/{chip}.json"
+    target = (
+        Path(__file__).parents[1]
+        / f"pysim/clusim/hardware/kernels/measured/{chip}.json"
+    )
     old = json.loads(target.read_text()) if target.exists() else {"products": []}
     tables = {(row["kind"], row["library"]): row for row in old["products"]}
     table = read(path)
@@ -148,12 +189,16 @@ def main(arguments: list[str]) -> None:
             continue
         # Only bf16 uses the same kernels (cuBLAS) in all libraries.
         others = [
-            rows for key, rows in table.items() if key[:2] == (chip, "bf16") and key[2] != library
+            rows
+            for key, rows in table.items()
+            if key[:2] == (chip, "bf16") and key[2] != library
         ]
         row = table_of((chip, kind, library), rows, others if kind == "bf16" else [])
         tables[kind, library] = row
         print(kind, library, row["left_out"], row["form"], flush=True)
-    order = [(kind, library) for kind in SIZES for library in LIBRARIES.get(kind, USUAL)]
+    order = [
+        (kind, library) for kind in SIZES for library in LIBRARIES.get(kind, USUAL)
+    ]
     data = {
         **old,
         "format": FORMAT,

@@ -14,7 +14,12 @@ from typing import Literal
 from clusim.training import TrainingResult, train
 from clusim.workload import load_workload
 
-WORKLOADS = ("resnet50-dgx1v", "bert-allreduce", "bert-parameter-server", "megatron-22b")
+WORKLOADS = (
+    "resnet50-dgx1v",
+    "bert-allreduce",
+    "bert-parameter-server",
+    "megatron-22b",
+)
 Fold = Literal["none", "auto", "all"]
 GRANULARITY = 2048
 """Maximum bytes of a burst.
@@ -33,11 +38,17 @@ def timed(name: str, fold: Fold) -> tuple[TrainingResult, float]:
 
 def main(names: tuple[str, ...]) -> None:
     """Print a row for every workload."""
-    print("| in `traces/` | step | | `auto` | blocks, proved | | `all` | blocks, proved | |")
+    print(
+        "| in `traces/` | step | | `auto` | blocks, proved | | `all` | blocks, proved | |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for name in names:
         plain, plain_s = timed(name, "none")
-        cells = [f"`{name}`", f"{plain.step_ps[-1] / 1e9:,.3f} ms", f"{plain_s:.1f} s"]
+        cells = [
+            f"`{name}`",
+            f"{plain.step_ps[-1] / 1e9:,.3f} ms",
+            f"{plain_s:.1f} s",
+        ]
         for result, took_s in (timed(name, "auto"), timed(name, "all")):
             error = result.step_ps[-1] / plain.step_ps[-1] - 1
             blocks = f"{result.fold.folded}, {result.fold.proved_identical}"

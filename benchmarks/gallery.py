@@ -13,7 +13,9 @@ from tempfile import TemporaryDirectory
 from clusim.base.files import write_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
-_BLOCK = re.compile(r"^```(sh|console|python|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"^```(sh|console|python|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL
+)
 _DRAWS = ("--trace-out", "--plot", "-o ", ".png")
 
 
@@ -28,7 +30,11 @@ def commands(text: str, folder: Path) -> Iterator[list[str]]:
         for line in block.splitlines():
             command = line.removeprefix("$ ")
             draws = any(word in command for word in _DRAWS)
-            if language in ("sh", "console") and command.startswith("clusim ") and draws:
+            if (
+                language in ("sh", "console")
+                and command.startswith("clusim ")
+                and draws
+            ):
                 yield ["-m", *shlex.split(command)]
 
 
@@ -41,11 +47,17 @@ def main(pages: list[Path]) -> None:
             (folder / "traces").symlink_to(ROOT / "traces")
             for arguments in commands(text, folder):
                 subprocess.run(
-                    [sys.executable, *arguments], check=True, cwd=folder, stdout=subprocess.DEVNULL
+                    [sys.executable, *arguments],
+                    check=True,
+                    cwd=folder,
+                    stdout=subprocess.DEVNULL,
                 )
             for picture in sorted(folder.glob("*.png")):
                 if f"gallery/{picture.name}" in text:
-                    write_bytes(ROOT / "docs" / "gallery" / picture.name, picture.read_bytes())
+                    write_bytes(
+                        ROOT / "docs" / "gallery" / picture.name,
+                        picture.read_bytes(),
+                    )
 
 
 if __name__ == "__main__":

@@ -48,7 +48,9 @@ GOALS = {
 
 
 def _in_this_process(goal: Goal, threads: int) -> dict[str, Any]:
-    CASES[goal.case] = replace(CASES[goal.case], size=goal.size or CASES[goal.case].size)
+    CASES[goal.case] = replace(
+        CASES[goal.case], size=goal.size or CASES[goal.case].size
+    )
     return measure(goal.case, threads)
 
 
@@ -81,14 +83,18 @@ def row(name: str, repeats: int, threads: bool) -> list[str]:
         twos = _runs(name, 2, repeats)
         if {run["fingerprint"] for run in twos} != {ones[0]["fingerprint"]}:
             raise SystemExit(f"{name}: two threads have another result than one")
-        ratio = min(run["wall_s"] for run in ones) / min(run["wall_s"] for run in twos)
+        ratio = min(run["wall_s"] for run in ones) / min(
+            run["wall_s"] for run in twos
+        )
         cells.append(f"{ratio:.2f} (goal {goal.threads_ratio:g})")
     return cells
 
 
 def main() -> None:
     """Print the table row by row."""
-    parser = argparse.ArgumentParser(description="Packet-hops per second beside their goals.")
+    parser = argparse.ArgumentParser(
+        description="Packet-hops per second beside their goals."
+    )
     parser.add_argument("cases", nargs="*", metavar="NAME")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", action="store_true")

@@ -36,7 +36,11 @@ class Machine:
 
 RING, TREE, ALL = ("allreduce", "ring"), ("allreduce", "tree"), ("alltoall", None)
 MIB = 1 << 20
-ON_PCIE = (RING, TREE, ALL, ("sendrecv", None)), (MIB, 4 * MIB, 16 * MIB), (16 << 10,)
+ON_PCIE = (
+    (RING, TREE, ALL, ("sendrecv", None)),
+    (MIB, 4 * MIB, 16 * MIB),
+    (16 << 10,),
+)
 MACHINES = (
     Machine(
         "dgx-h100",
@@ -61,7 +65,10 @@ LEAST_ERROR = 0.03
 """Cases of ``--shares`` with smaller errors are only counted."""
 
 NCCL_CASES = (
-    *(("dgx-h100", None, "allreduce", "Ring", "Simple", size) for size in (4, 16, 64)),
+    *(
+        ("dgx-h100", None, "allreduce", "Ring", "Simple", size)
+        for size in (4, 16, 64)
+    ),
     *(("dgx-h100", None, "allreduce", "Ring", "LL128", size) for size in (4, 16)),
     *(("dgx-h100", None, "allreduce", "NVLS", "Simple", size) for size in (16, 32)),
     *(("dgx-h100", None, "allreduce", "Tree", "Simple", size) for size in (16, 64)),
@@ -90,7 +97,9 @@ NCCL_CASES = (
 """Preset, node count, operation, NCCL algorithm and protocol, size [MiB]."""
 
 
-def shares(cases: Sequence[tuple[str, int | None, str, str, str, int]] = NCCL_CASES) -> None:
+def shares(
+    cases: Sequence[tuple[str, int | None, str, str, str, int]] = NCCL_CASES,
+) -> None:
     """Print the errors of NCCL's plans with bursts of two fractions of a slice.
 
     Needs a quarter of an hour. Errors below `LEAST_ERROR` are on stderr.
@@ -106,7 +115,9 @@ def shares(cases: Sequence[tuple[str, int | None, str, str, str, int]] = NCCL_CA
         env = {"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol} if algorithm else {}
         setup = Setup(machine, nodes, env=tuple(env.items()))
         times = [
-            result_of(Request(setup, operation, size * MIB, granularity=word)).time_ps
+            result_of(
+                Request(setup, operation, size * MIB, granularity=word)
+            ).time_ps
             for word in ("packet", *words)
         ]
         errors = [time_ps / times[0] - 1 for time_ps in times[1:]]
@@ -132,7 +143,9 @@ def rows(machine: Machine, sizes: Sequence[int]) -> list[str]:
     ]
     for operation, algorithm in machine.cases:
         for size_bytes in sizes or machine.sizes:
-            schedule = clusim.collectives.build(fabric, operation, algorithm, size_bytes)
+            schedule = clusim.collectives.build(
+                fabric, operation, algorithm, size_bytes
+            )
             exact = clusim.simulate(fabric, schedule, granularity="packet")
             cells = [f"{exact.time_ps / 1e6:.1f} us"]
             for grain in machine.grains:
@@ -140,7 +153,9 @@ def rows(machine: Machine, sizes: Sequence[int]) -> list[str]:
                 error = result.time_ps / exact.time_ps - 1
                 faster = exact.wall_s / max(result.wall_s, 1e-9)
                 burst = result.provenance.burst_packets
-                cells.append("exact" if burst == 1 else f"{error:+.1%} ({faster:.0f}x)")
+                cells.append(
+                    "exact" if burst == 1 else f"{error:+.1%} ({faster:.0f}x)"
+                )
             name = f"{algorithm or operation} | {format_size(size_bytes)}"
             lines.append(f"| {name} | {' | '.join(cells)} |")
             print(lines[-1], file=sys.stderr)

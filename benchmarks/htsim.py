@@ -88,18 +88,32 @@ def htsim_us(
 ) -> list[float]:
     """Return the completion times of htsim's flows [us]."""
     lines = [f"Nodes {HOSTS}", f"Connections {len(pattern.pairs)}"]
-    lines += [f"{a}->{b} start 0 size {pattern.size_bytes}" for a, b in pattern.pairs]
+    lines += [
+        f"{a}->{b} start 0 size {pattern.size_bytes}" for a, b in pattern.pairs
+    ]
     with tempfile.TemporaryDirectory() as folder:
         matrix = Path(folder) / "flows.cm"
         matrix.write_text("\n".join(lines) + "\n", encoding="ascii")
         command = [str(program.resolve()), "-tm", str(matrix), "-nodes", str(HOSTS)]
-        command += ["-sender_cc_only", "-sender_cc_algo", algorithm, "-end", "100000"]
+        command += [
+            "-sender_cc_only",
+            "-sender_cc_algo",
+            algorithm,
+            "-end",
+            "100000",
+        ]
         command += ["-mtu", str(PACKET_BYTES + HEADER_BYTES), "-seed", str(seed)]
         command += HTSIM_ROUTING[routing]
-        output = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True)
-    found = [float(value) for value in re.findall(r"finished at ([\d.]+)", output.stdout)]
+        output = subprocess.run(
+            command, capture_output=True, text=True, cwd=folder, check=True
+        )
+    found = [
+        float(value) for value in re.findall(r"finished at ([\d.]+)", output.stdout)
+    ]
     if len(found) != len(pattern.pairs):
-        raise SystemExit(f"htsim: {len(found)} of {len(pattern.pairs)} flows finished: {command}")
+        raise SystemExit(
+            f"htsim: {len(found)} of {len(pattern.pairs)} flows finished: {command}"
+        )
     return found
 
 
@@ -109,8 +123,14 @@ def clusim_us(pattern: Pattern, policy: str, routing: str, seed: int) -> list[fl
         system, table = Path(folder) / "host.yaml", Path(folder) / "flows.csv"
         system.write_text(SYSTEM.replace("POLICY", policy), encoding="ascii")
         rows = [f"{a},{b},{pattern.size_bytes}B,0" for a, b in pattern.pairs]
-        table.write_text("\n".join(["source,destination,bytes,start", *rows]), encoding="ascii")
-        options: dict[str, Any] = {"routing": routing, "packet": PACKET_BYTES, "seed": seed}
+        table.write_text(
+            "\n".join(["source,destination,bytes,start", *rows]), encoding="ascii"
+        )
+        options: dict[str, Any] = {
+            "routing": routing,
+            "packet": PACKET_BYTES,
+            "seed": seed,
+        }
         options["confirm"] = False
         result = clusim.traffic(system, nodes=HOSTS, flows=table, **options)
     messages = result.messages
@@ -134,7 +154,9 @@ HTSIM_ROUTING = {"adaptive": ["-strat", "ecmp_ar"], "spray": []}
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("program", type=Path, help="htsim_uec, built from its source")
+    parser.add_argument(
+        "program", type=Path, help="htsim_uec, built from its source"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     print(
@@ -146,16 +168,28 @@ def main() -> None:
             for routing in HTSIM_ROUTING:
                 seeds = range(1, options.seeds + 1)
                 runs = [
-                    [float(part(run)) for run in found for part in (np.median, np.max)]
+                    [
+                        float(part(run))
+                        for run in found
+                        for part in (np.median, np.max)
+                    ]
                     for found in (
-                        [htsim_us(options.program, pattern, algorithm, routing, s) for s in seeds],
+                        [
+                            htsim_us(options.program, pattern, algorithm, routing, s)
+                            for s in seeds
+                        ],
                         [clusim_us(pattern, policy, routing, s) for s in seeds],
                     )
                 ]
-                theirs, ours = (np.array(values).reshape(-1, 2).mean(axis=0) for values in runs)
+                theirs, ours = (
+                    np.array(values).reshape(-1, 2).mean(axis=0) for values in runs
+                )
                 change = 100 * (ours / theirs - 1)
                 cells = [pattern.name, policy.rpartition(":")[2], routing]
-                cells += [f"{median:,.0f} us, {last:,.0f} us" for median, last in (theirs, ours)]
+                cells += [
+                    f"{median:,.0f} us, {last:,.0f} us"
+                    for median, last in (theirs, ours)
+                ]
                 cells += [f"{value:+.1f}%" for value in change]
                 print(f"| {' | '.join(cells)} |", flush=True)
 

@@ -28,5 +28,6 @@ class PerMark(SenderFlow):
             self.window = max(self.packet_bytes, self.window - size_bytes // 3)
         else:
             self.window = min(
-                self.first_bytes, self.window + size_bytes * self.packet_bytes // self.window
+                self.first_bytes,
+                self.window + size_bytes * self.packet_bytes // self.window,
             )

@@ -40,7 +40,9 @@ def init_lines(job: int) -> Iterator[str]:
         yield f"{who}Trees {tree}"
         for channel in range(CHANNELS):
             after = (rank + 1) % RANKS
-            route = "P2P/CUMEM/read" if after // 8 == rank // 8 else "NET/IB/0/GDRDMA"
+            route = (
+                "P2P/CUMEM/read" if after // 8 == rank // 8 else "NET/IB/0/GDRDMA"
+            )
             side = "" if after // 8 == rank // 8 else "[send] "
             yield (
                 f"{who}Channel {channel:02}/0 : {rank}[{device}] -> {after}[{after % 8}]"
@@ -57,11 +59,17 @@ def call_lines(step: int, *, stamped: bool = False) -> Iterator[str]:
     """Yield the lines of one all-reduce and one all-gather of all ranks."""
     for rank in range(RANKS):
         device = rank % 8
-        day, hour, minute = 1 + step // 86400 % 28, step // 3600 % 24, step // 60 % 60
+        day, hour, minute = (
+            1 + step // 86400 % 28,
+            step // 3600 % 24,
+            step // 60 % 60,
+        )
         stamp = f"[2026-03-{day:02} {hour:02}:{minute:02}:{step % 60:02}.{rank:06}] "
         who = f"{stamp if stamped else ''}node0-{rank // 8}:{rank}:{rank} [{device}] NCCL INFO "
         pointers = f"sendbuff 0x7f{step % 65536:04x}{rank:02x}0000 recvbuff 0x7e{step % 65536:04x}{rank:02x}0000"
-        comm = f"comm 0x55000000{rank:02x}10 [nranks={RANKS}] stream 0x56{rank:02x}0020"
+        comm = (
+            f"comm 0x55000000{rank:02x}10 [nranks={RANKS}] stream 0x56{rank:02x}0020"
+        )
         count = 1 << 10 + step % 14
         yield f"{who}AllReduce: opCount {2 * step:x} {pointers} count {count} datatype 9 op 0 root 0 {comm}"
         yield f"{who}AllGather: opCount {2 * step + 1:x} {pointers} count {count} datatype 9 op 0 root 0 {comm}"
@@ -99,7 +107,9 @@ def main() -> None:
     """Measure, and print one line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=256, help="MB of log")
-    parser.add_argument("--kind", choices=("calls", "init", "mixed", "stamped"), default="calls")
+    parser.add_argument(
+        "--kind", choices=("calls", "init", "mixed", "stamped"), default="calls"
+    )
     parser.add_argument("--file", help="an existing log")
     options = parser.parse_args()
     from clusim.formats.logs import read_logs

@@ -79,15 +79,40 @@ def _matrix(workload: Workload, message_bytes: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run_htsim(folder: Path, workload: Workload, message_bytes: int) -> dict[str, float]:
+def run_htsim(
+    folder: Path, workload: Workload, message_bytes: int
+) -> dict[str, float]:
     """Run htsim's RoCE with one ECMP path per flow and PFC; its processor time and the finished flows."""
     with tempfile.TemporaryDirectory() as scratch:
         matrix = Path(scratch) / "matrix.cm"
         matrix.write_text(_matrix(workload, message_bytes), "ascii")
         command = [str(folder / "datacenter" / "htsim_roce"), "-tm", str(matrix)]
-        command += ["-o", str(Path(scratch) / "log"), "-nodes", str(workload.hosts), "-tiers", "3"]
-        command += ["-linkspeed", "400000", "-mtu", str(PACKET_BYTES), "-hop_latency", "0.5"]
-        command += ["-strat", "ecmp_host", "-paths", "1", "-end", "20000", "-seed", "1"]
+        command += [
+            "-o",
+            str(Path(scratch) / "log"),
+            "-nodes",
+            str(workload.hosts),
+            "-tiers",
+            "3",
+        ]
+        command += [
+            "-linkspeed",
+            "400000",
+            "-mtu",
+            str(PACKET_BYTES),
+            "-hop_latency",
+            "0.5",
+        ]
+        command += [
+            "-strat",
+            "ecmp_host",
+            "-paths",
+            "1",
+            "-end",
+            "20000",
+            "-seed",
+            "1",
+        ]
         with (Path(scratch) / "out").open("w+", encoding="utf-8") as out:
             process = subprocess.Popen(command, stdout=out, cwd=scratch)
             _, status, used = os.wait4(process.pid, 0)
@@ -95,7 +120,9 @@ def run_htsim(folder: Path, workload: Workload, message_bytes: int) -> dict[str,
             # Line by line: the peak memory of a child is at least that of the process that starts it.
             finished = sum("finished at" in line for line in out)
     if status:
-        raise HtsimError(f"htsim ended with status {os.waitstatus_to_exitcode(status)}")
+        raise HtsimError(
+            f"htsim ended with status {os.waitstatus_to_exitcode(status)}"
+        )
     flows = len(workload.pairs())
     if finished != flows:
         raise HtsimError(f"htsim finished {finished} of {flows} flows")
@@ -115,7 +142,9 @@ def run_clusim(workload: Workload, message_bytes: int) -> dict[str, Any]:
         PACKET_BYTES,
         routing="ecmp",
     )
-    result = clusim.simulate_traffic(clusim.load(f"fat-tree:k={workload.k},ack=64B"), traffic)
+    result = clusim.simulate_traffic(
+        clusim.load(f"fat-tree:k={workload.k},ack=64B"), traffic
+    )
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "cpu_s": sum(cpu_s),
@@ -133,7 +162,14 @@ def compare(folder: Path, name: str, repeats: int, share: float) -> dict[str, An
     theirs, ours = [], []
     for _ in range(repeats):
         theirs.append(run_htsim(folder, workload, message_bytes))
-        command = [sys.executable, __file__, str(folder), name, "--one", str(message_bytes)]
+        command = [
+            sys.executable,
+            __file__,
+            str(folder),
+            name,
+            "--one",
+            str(message_bytes),
+        ]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         ours.append(json.loads(done.stdout))
     htsim = min(theirs, key=lambda run: run["cpu_s"])
@@ -170,7 +206,9 @@ def main() -> None:
         return
     folder = args.folder.resolve()  # htsim runs in a folder of its own
     if not (folder / "datacenter" / "htsim_roce").exists():
-        parser.error(f"{folder}/datacenter/htsim_roce does not exist; build htsim first")
+        parser.error(
+            f"{folder}/datacenter/htsim_roce does not exist; build htsim first"
+        )
     failed = False
     for name in names:
         try:

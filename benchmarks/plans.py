@@ -20,7 +20,11 @@ from clusim_formats.algorithms import mscclpp, mscclpp_json
 
 SIZES = (64 << 10, 2 << 20)
 PER_MACHINE = 8
-OUTCOMES = {True: "verified", False: "data wrong", None: "runs; no definition to compare with"}
+OUTCOMES = {
+    True: "verified",
+    False: "data wrong",
+    None: "runs; no definition to compare with",
+}
 
 
 def machine(preset: str, gpus: int) -> Fabric:

@@ -39,7 +39,16 @@ CASES = {
     "SHARP, SuperPOD": "superpod-h100:nodes={}/sharp",
     "messages": "dgx-h100:nodes=8,kind=fat-tree/{}",
 }
-WORK = ("conns", "instances", "inst_conns", "tasks", "succ", "prims", "templates", "costs")
+WORK = (
+    "conns",
+    "instances",
+    "inst_conns",
+    "tasks",
+    "succ",
+    "prims",
+    "templates",
+    "costs",
+)
 MESSAGES = ("sources", "messages")
 
 
@@ -132,7 +141,10 @@ def messages(machine: Fabric, tens_us: int) -> dict[str, int]:
 def alone(case: str) -> dict[str, int]:
     """Measure a case in a separate process."""
     done = subprocess.run(
-        [sys.executable, __file__, case], check=True, stdout=subprocess.PIPE, text=True
+        [sys.executable, __file__, case],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     result: dict[str, int] = json.loads(done.stdout)
     return result
@@ -143,7 +155,9 @@ def main(names: list[str]) -> None:
     if names:
         print(json.dumps(measure(names[0])))
         return
-    print(f"| bytes each, {8 * FEW} to {8 * MANY:,} GPUs | schedule | lowering | image | engine |")
+    print(
+        f"| bytes each, {8 * FEW} to {8 * MANY:,} GPUs | schedule | lowering | image | engine |"
+    )
     print("|---|---:|---:|---:|---:|")
     for what, case in CASES.items():
         few, many = (alone(case.format(number)) for number in (FEW, MANY))

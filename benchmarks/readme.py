@@ -9,16 +9,22 @@ from pathlib import Path
 
 from clusim.base.files import write_text
 
-COMMAND = "run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --no-progress"
+COMMAND = (
+    "run dgx-a100 --collective allreduce --algorithm ring --size 64MiB --no-progress"
+)
 
 
 def main(page: Path) -> None:
     """Rewrite the only ``text`` block of `page`."""
     command = [sys.executable, "-m", "clusim", *COMMAND.split()]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(
+        command, check=True, capture_output=True, text=True
+    ).stdout
     text = page.read_text(encoding="utf-8")
     block = f"```text\n{output}```"
-    write_text(page, re.sub(r"```text\n.*?```", lambda _: block, text, flags=re.DOTALL))
+    write_text(
+        page, re.sub(r"```text\n.*?```", lambda _: block, text, flags=re.DOTALL)
+    )
 
 
 if __name__ == "__main__":

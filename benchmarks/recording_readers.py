@@ -38,8 +38,14 @@ def flight(folder: Path) -> Path:
             }
             for n in range(CALLS)
         ]  # fmt: skip
-        data = {"rank": rank, "pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": entries}
-        (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(data, protocol=2))
+        data = {
+            "rank": rank,
+            "pg_config": {"0": {"ranks": "[0, 1]"}},
+            "entries": entries,
+        }
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(
+            pickle.dumps(data, protocol=2)
+        )
     return folder
 
 
@@ -50,8 +56,13 @@ def nsys(folder: Path) -> Path:
         base.execute("INSERT INTO StringIds VALUES (1, 'void gemm()')")
         names = "start, end, deviceId, streamId, globalPid, correlationId, demangledName, shortName"
         base.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL ({names})")
-        rows = [(n * 1000, n * 1000 + 900, 0, 7, 1 << 24, n, 1, 1) for n in range(5 * CALLS)]
-        base.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,?,?,?,?,?)", rows)
+        rows = [
+            (n * 1000, n * 1000 + 900, 0, 7, 1 << 24, n, 1, 1)
+            for n in range(5 * CALLS)
+        ]
+        base.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?,?,?,?,?,?,?,?)", rows
+        )
         base.commit()
     return folder
 
@@ -69,7 +80,8 @@ def deepspeed(folder: Path) -> Path:
 def inspector(folder: Path) -> Path:
     """Repeat the sample's calls under further numbers."""
     rows = [
-        json.loads(line) for line in (TRACES / "inspector-8ranks.jsonl").read_text().splitlines()
+        json.loads(line)
+        for line in (TRACES / "inspector-8ranks.jsonl").read_text().splitlines()
     ]
     with (folder / "a.jsonl").open("w") as out:
         for turn in range(CALLS // max(1, len(rows))):
@@ -85,20 +97,28 @@ def inspector(folder: Path) -> Path:
 def jsonl(folder: Path) -> Path:
     """Repeat the calls of the first rank under further numbers."""
     text = (TRACES / "comma-4ranks" / "latency-4100.json").read_text()
-    rows = [row for row in map(json.loads, text.splitlines()) if row["cat"] == "COLL"]
+    rows = [
+        row for row in map(json.loads, text.splitlines()) if row["cat"] == "COLL"
+    ]
     with (folder / "a.jsonl").open("w") as out:
         for number in range(CALLS):
             row = rows[number % len(rows)]
-            out.write(json.dumps(row | {"seq_num": number, "ts": row["ts"] + 400 * number}) + "\n")
+            out.write(
+                json.dumps(row | {"seq_num": number, "ts": row["ts"] + 400 * number})
+                + "\n"
+            )
     return folder / "a.jsonl"
 
 
 def goal(folder: Path) -> Path:
     """Write ranks that compute."""
     body = "\n".join(
-        f"l{n}: calc 100" + (f"\nl{n} requires l{n - 1}" if n else "") for n in range(CALLS)
+        f"l{n}: calc 100" + (f"\nl{n} requires l{n - 1}" if n else "")
+        for n in range(CALLS)
     )
-    (folder / "a.goal").write_text(f"num_ranks 2\nrank 0 {{\n{body}\n}}\nrank 1 {{\n{body}\n}}\n")
+    (folder / "a.goal").write_text(
+        f"num_ranks 2\nrank 0 {{\n{body}\n}}\nrank 1 {{\n{body}\n}}\n"
+    )
     return folder / "a.goal"
 
 
@@ -107,12 +127,22 @@ def binary_goal(folder: Path) -> Path:
     row = struct.Struct("<IBIQIBBIIII")
     last = CALLS - 1
     rows = b"".join(
-        row.pack(n > 0, 3, 0, 100, 0, 0, 0, n < last, min(n, last), 0, min(n + 1, last))
+        row.pack(
+            n > 0, 3, 0, 100, 0, 0, 0, n < last, min(n, last), 0, min(n + 1, last)
+        )
         for n in range(CALLS)
     )
-    part = struct.pack("<III", CALLS, 1, 0) + rows + struct.pack(f"<{last}I", *range(1, CALLS))
-    table = struct.pack("<4Q", 38, 38 + len(part), 38 + len(part), 38 + 2 * len(part))
-    (folder / "a.bin").write_bytes(struct.pack("<QIBB", 4223, 2, 0, 0) + table + part + part)
+    part = (
+        struct.pack("<III", CALLS, 1, 0)
+        + rows
+        + struct.pack(f"<{last}I", *range(1, CALLS))
+    )
+    table = struct.pack(
+        "<4Q", 38, 38 + len(part), 38 + len(part), 38 + 2 * len(part)
+    )
+    (folder / "a.bin").write_bytes(
+        struct.pack("<QIBB", 4223, 2, 0, 0) + table + part + part
+    )
     return folder / "a.bin"
 
 
@@ -135,7 +165,9 @@ def main() -> int:
             files = list(where.iterdir()) if where.is_dir() else [where]
             size = sum(path.stat().st_size for path in files)
             begun = time.perf_counter()
-            events = len(reader(kind.partition(",")[0])(str(where), **options).events)
+            events = len(
+                reader(kind.partition(",")[0])(str(where), **options).events
+            )
             took = time.perf_counter() - begun
         speed = f"{size / 1e6 / took:.1f} MB/s, {events / took:,.0f} events/s"
         print(f"| `{kind}` | {size / 1e6:.1f} MB, {events} events | {speed} |")

@@ -31,7 +31,9 @@ def logs(folder: Path) -> dict[str, list[Path]]:
         for row in csv.DictReader(file):
             repository = row["source"].removeprefix("github:")
             public = row["source"].startswith("github:")
-            source[row["file"].rpartition("/")[2]] = repository if public else "excerpts"
+            source[row["file"].rpartition("/")[2]] = (
+                repository if public else "excerpts"
+            )
     result: dict[str, list[Path]] = {}
     for path in sorted((folder / "nccl_logs").glob("*")):
         result.setdefault(source.get(path.name, path.name), []).append(path)
@@ -60,9 +62,15 @@ def measured_table(folder: Path) -> list[str]:
     for source, paths in logs(folder).items():
         for system, result in _replays(paths).items():
             errors = [
-                (c.bytes, abs(c.error)) for r in result for c in r.calls if c.error is not None
+                (c.bytes, abs(c.error))
+                for r in result
+                for c in r.calls
+                if c.error is not None
             ]
-            every, large = [e for _, e in errors], [e for size, e in errors if size >= LARGE]
+            every, large = (
+                [e for _, e in errors],
+                [e for size, e in errors if size >= LARGE],
+            )
             shown = f"{sum(large) / len(large):.1%}" if large else "-"
             lines.append(
                 f"| {source} | `{system}` | {len(every)} | {sum(every) / len(every):.1%} "
@@ -75,18 +83,28 @@ def size_table(folder: Path) -> list[str]:
     """Return the error at every size of the logs of a node with H100."""
     lines: list[str] = []
     for path in sorted((folder / "nccl_logs").glob(f"{H100}*")):
-        ranks, _, name = path.stem.removeprefix(H100).removeprefix("g").partition("_")
+        ranks, _, name = (
+            path.stem.removeprefix(H100).removeprefix("g").partition("_")
+        )
         if name == "auto":
             continue
-        calls = [c for c in replay(ReplayRequest((str(path),))).calls if c.error is not None]
+        calls = [
+            c
+            for c in replay(ReplayRequest((str(path),))).calls
+            if c.error is not None
+        ]
         if not lines:
             sizes = [format_size(call.bytes) for call in calls]
             lines = [
                 f"| GPUs | algorithm | {' | '.join(sizes)} |",
                 f"|---:|---|{'---:|' * len(sizes)}",
             ]
-        plan = f"{calls[0].algorithm} {calls[0].protocol}, {calls[0].channels} channels"
-        lines.append(f"| {ranks} | {plan} | {' | '.join(f'{c.error:+.1%}' for c in calls)} |")
+        plan = (
+            f"{calls[0].algorithm} {calls[0].protocol}, {calls[0].channels} channels"
+        )
+        lines.append(
+            f"| {ranks} | {plan} | {' | '.join(f'{c.error:+.1%}' for c in calls)} |"
+        )
     return lines
 
 

@@ -86,7 +86,9 @@ def measure(case: str, threads: int) -> dict[str, Any]:
         "total_s": round(total_s, 3),
         "Mhops_per_s": round(result.packet_hops / sum(cpu_s) / 1e6, 1),
         "Mgrants_per_s": round(result.grants / sum(cpu_s) / 1e6, 1),
-        "peak_rss_MB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "peak_rss_MB": round(
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1
+        ),
         "time_ps": result.time_ps,
         "fingerprint": f"{result.fingerprint:016x}",
     } | CASES[case].goals
@@ -94,11 +96,16 @@ def measure(case: str, threads: int) -> dict[str, Any]:
 
 def _in_a_process(case: str, site: str = "", threads: int = 1) -> dict[str, Any]:
     """Measure a case in a separate process, with the package in `site` if given."""
-    command, env = [sys.executable, __file__, "--one", case, "--threads", str(threads)], None
+    command, env = (
+        [sys.executable, __file__, "--one", case, "--threads", str(threads)],
+        None,
+    )
     if site:
         command.insert(1, "-S")  # without the installed one
         env = {**os.environ, "PYTHONPATH": f"{site}:{sysconfig.get_path('platlib')}"}
-    done = subprocess.run(command, check=True, env=env, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, check=True, env=env, stdout=subprocess.PIPE, text=True
+    )
     measured: dict[str, Any] = json.loads(done.stdout)
     return measured
 
@@ -120,7 +127,9 @@ def save_image(case: str, path: Path) -> None:
             file.write(b"climage1" + np.uint32(image.nvc).tobytes())
             file.write(np.uint64(image.seed).tobytes())
             for name in TABLES:
-                rows = np.array([tables[name].dtype.itemsize, len(tables[name])], np.uint64)
+                rows = np.array(
+                    [tables[name].dtype.itemsize, len(tables[name])], np.uint64
+                )
                 file.write(rows.tobytes() + tables[name].tobytes())
         raise _SavedError
 
@@ -155,13 +164,26 @@ COUNTED = [
 
 def _counted(image: Path, options: list[str], threads: int) -> tuple[list[int], int]:
     """Return callgrind's counts of a run (instructions first), without set-up, and its hops."""
-    command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={image}.counts", *options]
-    command.append("--toggle-collect=clusim_sim_run")  # threads but the first never enter it
+    command = [
+        "valgrind",
+        "--tool=callgrind",
+        f"--callgrind-out-file={image}.counts",
+        *options,
+    ]
+    command.append(
+        "--toggle-collect=clusim_sim_run"
+    )  # threads but the first never enter it
     usual = "-1"  # from as many events on as windows are shared
     shared = [str(RUN_IMAGE), "-w", "-t", str(threads), usual, str(image)]
-    done = subprocess.run([*command, *shared], check=True, capture_output=True, text=True)
-    collected = next(line for line in done.stderr.splitlines() if "Collected" in line)
-    return [int(count) for count in collected.split(":")[1].split()], int(done.stdout.split()[1])
+    done = subprocess.run(
+        [*command, *shared], check=True, capture_output=True, text=True
+    )
+    collected = next(
+        line for line in done.stderr.splitlines() if "Collected" in line
+    )
+    return [int(count) for count in collected.split(":")[1].split()], int(
+        done.stdout.split()[1]
+    )
 
 
 def instructions(case: str, threads: int) -> dict[str, float]:
@@ -170,7 +192,9 @@ def instructions(case: str, threads: int) -> dict[str, float]:
         return {}
     with tempfile.TemporaryDirectory() as folder:
         image = Path(folder) / "case.img"
-        subprocess.run([sys.executable, __file__, "--save", case, str(image)], check=True)
+        subprocess.run(
+            [sys.executable, __file__, "--save", case, str(image)], check=True
+        )
         counts, hops = _counted(image, ["--branch-sim=yes", *CACHES], 1)
         per_hop = dict(zip(COUNTED, (count / hops for count in counts), strict=True))
         result = {
@@ -185,7 +209,11 @@ def instructions(case: str, threads: int) -> dict[str, float]:
     return result
 
 
-COUNTED_PER_HOP = {"instructions_per_hop", "misses_32KB_per_hop", "misses_1MB_per_hop"}
+COUNTED_PER_HOP = {
+    "instructions_per_hop",
+    "misses_32KB_per_hop",
+    "misses_1MB_per_hop",
+}
 
 
 def write_counts(case: str, counts: dict[str, float]) -> None:
@@ -211,14 +239,19 @@ def compare(case: str, args: argparse.Namespace) -> dict[str, Any]:
         write_counts(case, {name: best[name] for name in sorted(COUNTED_PER_HOP)})
     if shared:
         best["threads_ratio"] = round(
-            min(run["wall_s"] for run in ours) / min(run["wall_s"] for run in shared), 2
+            min(run["wall_s"] for run in ours)
+            / min(run["wall_s"] for run in shared),
+            2,
         )
         best["same_with_threads"] = shared[0]["fingerprint"] == best["fingerprint"]
     if others:
         other = min(others, key=lambda run: float(run["cpu_s"]))
         # The model may differ, so that the work does, too: by the hop.
         best["ratio"] = round(
-            other["cpu_s"] / other["packet_hops"] / (best["cpu_s"] / best["packet_hops"]), 2
+            other["cpu_s"]
+            / other["packet_hops"]
+            / (best["cpu_s"] / best["packet_hops"]),
+            2,
         )
         best["other_Mhops_per_s"] = other["Mhops_per_s"]
         best["same_work"] = other["fingerprint"] == best["fingerprint"]
@@ -226,7 +259,10 @@ def compare(case: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
+    return (
+        int(Path("/proc/self/statm").read_text("ascii").split()[1])
+        * resource.getpagesize()
+    )
 
 
 def measure_memory(case: str = "permutation-fat-tree-16") -> dict[str, Any]:
@@ -248,20 +284,35 @@ def measure_memory(case: str = "permutation-fat-tree-16") -> dict[str, Any]:
     return {
         "case": "memory",
         **result,
-        "bytes_per_packet": 64 + 8 + 16,  # itself, its links, its place on the way to a switch
+        "bytes_per_packet": 64
+        + 8
+        + 16,  # itself, its links, its place on the way to a switch
         "bytes_per_completion": RECORD.itemsize,
     }
 
 
 def measure_shell(repeats: int = 5) -> dict[str, Any]:
     """Time a 1 MiB run as a user types it, best of `repeats`."""
-    command = [sys.executable, "-m", "clusim", "run", "dgx-a100", "--size", "1MiB", "--no-progress"]
+    command = [
+        sys.executable,
+        "-m",
+        "clusim",
+        "run",
+        "dgx-a100",
+        "--size",
+        "1MiB",
+        "--no-progress",
+    ]
     times = []
     for _ in range(repeats):
         began_s = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         times.append(time.perf_counter() - began_s)
-    return {"case": "shell-1MiB", "total_s": round(min(times), 3), "goal_total_s": 0.6}
+    return {
+        "case": "shell-1MiB",
+        "total_s": round(min(times), 3),
+        "goal_total_s": 0.6,
+    }
 
 
 def _arguments() -> argparse.Namespace:
@@ -295,7 +346,9 @@ def main() -> None:
             elif case in CASES:
                 print(json.dumps(compare(case, args)), flush=True)
             else:
-                raise SystemExit(f"no case {case!r}; one of {', '.join([*CASES, *alone])}")
+                raise SystemExit(
+                    f"no case {case!r}; one of {', '.join([*CASES, *alone])}"
+                )
 
 
 if __name__ == "__main__":

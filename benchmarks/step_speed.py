@@ -29,7 +29,9 @@ def measure(name: str, plainly: bool) -> dict[str, object]:
     if plainly:
         training_run.MOST_MESSAGES = training_run.MOST_RANKS = NEVER
     began_s = time.process_time()
-    result = train(load_workload(name), steps=1, granularity="quick" if plainly else "step")
+    result = train(
+        load_workload(name), steps=1, granularity="quick" if plainly else "step"
+    )
     took_s = time.process_time() - began_s
     return {
         "case": name,
@@ -55,7 +57,9 @@ def main(arguments: list[str]) -> None:
         rows = []
         for way in ways:
             command = [sys.executable, __file__, "--one", name, way]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=True
+            )
             rows.append(json.loads(done.stdout))
             if len(rows) == 2:
                 rows[1]["ratio"] = round(rows[0]["cpu_s"] / rows[1]["cpu_s"], 2)

@@ -39,15 +39,22 @@ def cases() -> dict[str, tuple[Fabric, Schedule]]:
     build = clusim.collectives.build
     return {
         "ring 64 MiB, dgx-a100": (a100, build(a100, "allreduce", "ring", 64 << 20)),
-        "ring 256 MiB, dgx-h100": (h100, build(h100, "allreduce", "ring", 256 << 20)),
+        "ring 256 MiB, dgx-h100": (
+            h100,
+            build(h100, "allreduce", "ring", 256 << 20),
+        ),
         "training step, dgx-h100": (h100, training_step(h100)),
     }
 
 
-def seconds(fabric: Fabric, schedule: Schedule, path: Path | None, slices: bool) -> float:
+def seconds(
+    fabric: Fabric, schedule: Schedule, path: Path | None, slices: bool
+) -> float:
     """Return the wall-clock time of one run [s]."""
     began_s = time.perf_counter()
-    clusim.simulate(fabric, schedule, trace_out=path, trace_primitives=slices if path else None)
+    clusim.simulate(
+        fabric, schedule, trace_out=path, trace_primitives=slices if path else None
+    )
     return time.perf_counter() - began_s
 
 
@@ -57,12 +64,18 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "run.h5"
         for name, (fabric, schedule) in cases().items():
-            forms = {"none": (None, False), "bins and tasks": (path, False), "slices": (path, True)}
+            forms = {
+                "none": (None, False),
+                "bins and tasks": (path, False),
+                "slices": (path, True),
+            }
             best = dict.fromkeys(forms, float("inf"))
             sizes = dict.fromkeys(forms, 0)
             for _ in range(REPEATS):
                 for form, (out, slices) in forms.items():
-                    best[form] = min(best[form], seconds(fabric, schedule, out, slices))
+                    best[form] = min(
+                        best[form], seconds(fabric, schedule, out, slices)
+                    )
                     sizes[form] = path.stat().st_size if out else 0
             for form, took in best.items():
                 more = took / best["none"] - 1

@@ -97,8 +97,12 @@ def machine(nodes: int) -> Any:
 def step_s(case: Case) -> float:
     """Return the estimated time of a step [s]."""
     gpus = case.tensor * case.pipeline * case.data
-    result = estimate(case.workload(), machine(-(-gpus // GPUS_PER_NODE)), steps=1, confirm=False)
-    say(f"  {case.model}: {gpus} GPUs: {result.step_time_s:.3f} s in {result.wall_s:.0f} s")
+    result = estimate(
+        case.workload(), machine(-(-gpus // GPUS_PER_NODE)), steps=1, confirm=False
+    )
+    say(
+        f"  {case.model}: {gpus} GPUs: {result.step_time_s:.3f} s in {result.wall_s:.0f} s"
+    )
     return result.step_time_s
 
 
@@ -180,7 +184,10 @@ def beside() -> list[str]:
         ("all-reduce beside", "x1.48", f"x{result.collective_slowdown:.2f}", result.collective_slowdown / 1.4815),
         ("matrix product beside", "x1.16", f"x{result.kernel_slowdown:.2f}", result.kernel_slowdown / 1.1609),
     )  # fmt: skip
-    return [f"| {name} | {was} | {now} | {ratio - 1:+.1%} |" for name, was, now, ratio in rows]
+    return [
+        f"| {name} | {was} | {now} | {ratio - 1:+.1%} |"
+        for name, was, now, ratio in rows
+    ]
 
 
 def page() -> str:
@@ -249,7 +256,11 @@ def main(arguments: list[str]) -> None:
     """Write the page, or print some rows."""
     if arguments[:1] == ["--only"]:
         only = arguments[1]
-        print("\n".join(table5(only) + sc21(only) + (beside() if only in "beside" else [])))
+        print(
+            "\n".join(
+                table5(only) + sc21(only) + (beside() if only in "beside" else [])
+            )
+        )
         return
     text = page()
     if arguments:

@@ -9,7 +9,12 @@ from typing_extensions import TypedDict
 
 from clusim.analysis.flowrates import FlowRates, LatencySummary
 from clusim.analysis.limits import WireTables
-from clusim.analysis.tablejson import CongestionJson, EstimateJson, HistoryJson, PathJson
+from clusim.analysis.tablejson import (
+    CongestionJson,
+    EstimateJson,
+    HistoryJson,
+    PathJson,
+)
 from clusim.base.json_schema import IfKnown, JsonObject
 from clusim.formats.topologies.common import Assumption
 from clusim.nccl.explainjson import ExplainJson
@@ -66,7 +71,14 @@ class RunJson(JsonObject):
     """
 
     KEYS = (
-        *("*result", "*tables", "verdict", "expected_error", "*doubted", "fault_cost"),
+        *(
+            "*result",
+            "*tables",
+            "verdict",
+            "expected_error",
+            "*doubted",
+            "fault_cost",
+        ),
         *("sensitivity", "improvement", "unfinished"),
     )
 

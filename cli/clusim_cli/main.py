@@ -22,13 +22,29 @@ from typing import NoReturn
 import click
 
 from clusim.base import resources
-from clusim.base.errors import ClusimError, InternalError, TimeLimitReached, TopologyError, suggest
+from clusim.base.errors import (
+    ClusimError,
+    InternalError,
+    TimeLimitReached,
+    TopologyError,
+    suggest,
+)
 from clusim.base.files import guard_inputs
 from clusim_cli import commands
 from clusim_cli.terminal import fitted
 
 _ORDER = (
-    *("run", "topo", "traffic", "train", "info", "log", "explain", "crossover", "nccl-tests"),
+    *(
+        "run",
+        "topo",
+        "traffic",
+        "train",
+        "info",
+        "log",
+        "explain",
+        "crossover",
+        "nccl-tests",
+    ),
     "exec",
     *(
         "sweep",
@@ -49,8 +65,13 @@ _ORDER = (
 
 
 def _found() -> tuple[str, ...]:
-    there = {result.name.replace("_", "-") for result in iter_modules(commands.__path__)}
-    return (*(name for name in _ORDER if name in there), *sorted(there - set(_ORDER)))
+    there = {
+        result.name.replace("_", "-") for result in iter_modules(commands.__path__)
+    }
+    return (
+        *(name for name in _ORDER if name in there),
+        *sorted(there - set(_ORDER)),
+    )
 
 
 COMMANDS = _found()
@@ -66,9 +87,25 @@ _MEANT = {
     **dict.fromkeys(("torch", "python", "script"), "torchrun"),
     **dict.fromkeys(("why", "tuner"), "explain"),
     **dict.fromkeys(("blame", "critical-path"), "analyze"),
-    **{"draw": "plot", "figure": "plot", "serve": "view", "open": "view", "compare": "diff"},
-    **{"convert": "export", "perfetto": "export", "grid": "sweep", "accuracy": "validate"},
-    **{"measure": "calibrate", "html": "report", "profile": "analyze", "json": "schema"},
+    **{
+        "draw": "plot",
+        "figure": "plot",
+        "serve": "view",
+        "open": "view",
+        "compare": "diff",
+    },
+    **{
+        "convert": "export",
+        "perfetto": "export",
+        "grid": "sweep",
+        "accuracy": "validate",
+    },
+    **{
+        "measure": "calibrate",
+        "html": "report",
+        "profile": "analyze",
+        "json": "schema",
+    },
 }
 """Words people try, and the command that is meant."""
 
@@ -89,7 +126,9 @@ class _LazyGroup(click.Group):
         if cmd_name not in _STARTERS:
             # Threads for matrices, which clusim does not multiply, would be started with every command.
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        command = import_module(f"clusim_cli.commands.{cmd_name.replace('-', '_')}").command
+        command = import_module(
+            f"clusim_cli.commands.{cmd_name.replace('-', '_')}"
+        ).command
         assert isinstance(command, click.Command)
         return command
 
@@ -97,7 +136,9 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
-            raise click.UsageError(f"no command {args[0]!r}{suggest(args[0], COMMANDS, _MEANT)}")
+            raise click.UsageError(
+                f"no command {args[0]!r}{suggest(args[0], COMMANDS, _MEANT)}"
+            )
         return super().resolve_command(ctx, args)
 
 
@@ -115,7 +156,9 @@ def _trust(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
         ctx.call_on_close(partial(os.environ.pop, "CLUSIM_TRUST", None))
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -182,7 +225,11 @@ def _fail(error: BaseException) -> int:
             _drop_output()  # the output may be unwritable, its remainder as well
         return 1
     if number := _ending_signal():
-        return _fail(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
+        return _fail(
+            KeyboardInterrupt()
+            if number == signal.SIGINT
+            else SystemExit(128 + number)
+        )
     traceback.print_exception(error)
     _one_line("this is a bug in clusim; please report it with the lines above")
     return EXIT_BUG
@@ -227,7 +274,9 @@ def _open_streams() -> None:
             # The lowest free number is this one, because those below are open.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
-            stream = os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False)
+            stream = os.fdopen(
+                number, "w" if number else "r", encoding="utf-8", closefd=False
+            )
             setattr(sys, name, stream)
 
 
@@ -267,7 +316,11 @@ def _send_again(swallowed: sys.UnraisableHookArgs) -> None:
     """Repeat a signal after an interpreter callback dropped its exception."""
     error = swallowed.exc_value
     number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else 0
-    if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code > 128:
+    if (
+        isinstance(error, SystemExit)
+        and isinstance(error.code, int)
+        and error.code > 128
+    ):
         number = signal.Signals(error.code - 128)
     if number:
         threading.Timer(0.02, os.kill, (os.getpid(), number)).start()

@@ -46,7 +46,9 @@ ASK_S = 0.25
 """Interval at which the timer of a wall-clock limit repeats once the time is up [s]."""
 
 
-def _option(*flags: str, help: str, more: str = "", said: str = "", **about: Any) -> Decorator[Any]:
+def _option(
+    *flags: str, help: str, more: str = "", said: str = "", **about: Any
+) -> Decorator[Any]:
     """Return an option; `more` follows its help, and then `said`, the default in words."""
     words = f"{help} {more}".rstrip() + (f"  [default: {said}]" if said else "")
     if about.get("default") is not None and not said:
@@ -67,12 +69,17 @@ def _env(
     return tuple(parse_assignments(words).items())
 
 
-def _watched(context: click.Context, _option: click.Parameter, limit_ps: int | None) -> Watch:
+def _watched(
+    context: click.Context, _option: click.Parameter, limit_ps: int | None
+) -> Watch:
     """Return a watch polled by a timer, so that preparation stops at the limit."""
     from clusim.simulation.session import Watch
 
     watch = Watch(limit_ps)
-    if limit_ps is not None and threading.current_thread() is threading.main_thread():
+    if (
+        limit_ps is not None
+        and threading.current_thread() is threading.main_thread()
+    ):
         before = signal.signal(signal.SIGALRM, lambda *_: watch.interrupt())
         signal.setitimer(signal.ITIMER_REAL, limit_ps / 1e12 + ASK_S, ASK_S)
 
@@ -148,7 +155,12 @@ _SIZE_HELP = "Size as in nccl-tests: 64M is 64 MiB."
 size = _shared("--size", "size_bytes", type=SIZE, help=_SIZE_HELP)
 
 sizes = _shared(
-    "--size", "sizes", type=SIZE, multiple=True, help=_SIZE_HELP, more="May be repeated."
+    "--size",
+    "sizes",
+    type=SIZE,
+    multiple=True,
+    help=_SIZE_HELP,
+    more="May be repeated.",
 )
 
 env = _shared(
@@ -187,7 +199,9 @@ faults = _shared(
 
 routing = _shared(
     "--routing",
-    type=one_of("auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal", "minimal"),
+    type=one_of(
+        "auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal", "minimal"
+    ),
     default="auto",
     metavar="ROUTING",
     help="Paths between nodes: per flow (ecmp); per packet, in turn (spray), by queue (adaptive), by queue and next"
@@ -259,7 +273,9 @@ seed = _shared(
     help="Seed of packet replays and of Ethernet's flow hashes.",
 )
 
-trace_out = _shared("--trace-out", type=TRACE_OUT, metavar="FILE", help="Write an HDF5 trace.")
+trace_out = _shared(
+    "--trace-out", type=TRACE_OUT, metavar="FILE", help="Write an HDF5 trace."
+)
 
 trace_limit = _shared(
     "--trace-limit",
@@ -276,7 +292,9 @@ against = _shared(
     help="Compare with measurements, and rank causes if they are slow.",
 )
 
-output = _shared("-o", "--output", type=OUTPUT, metavar="FILE", help="File to write.")
+output = _shared(
+    "-o", "--output", type=OUTPUT, metavar="FILE", help="File to write."
+)
 
 
 class JsonOption(click.Option):
@@ -305,9 +323,13 @@ html = _shared("--html", type=OUTPUT, metavar="FILE", help="Write a page.")
 
 as_csv = _shared("--csv", "as_csv", is_flag=True, help="Print CSV.")
 
-top = _shared("--top", type=click.IntRange(0), metavar="N", help="Rows to show; 0 is all.")
+top = _shared(
+    "--top", type=click.IntRange(0), metavar="N", help="Rows to show; 0 is all."
+)
 
-all_lines = _shared("--all", "everything", is_flag=True, help="Print long lists in full.")
+all_lines = _shared(
+    "--all", "everything", is_flag=True, help="Print long lists in full."
+)
 
 strict = _shared(
     "--strict",
@@ -316,12 +338,18 @@ strict = _shared(
     more="These are results that depend on assumptions of an importer.",
 )
 
-confirm = _shared("--confirm", is_flag=True, help="Verify the saving by re-simulation.")
+confirm = _shared(
+    "--confirm", is_flag=True, help="Verify the saving by re-simulation."
+)
 
-kind = _shared("--kind", default="", metavar="KIND", help="Format of the file.", said="detected")
+kind = _shared(
+    "--kind", default="", metavar="KIND", help="Format of the file.", said="detected"
+)
 """Format of a file, one of the words of a type."""
 
-jobs = _shared("--jobs", type=click.IntRange(1), help="Worker processes.", said="one per core")
+jobs = _shared(
+    "--jobs", type=click.IntRange(1), help="Worker processes.", said="one per core"
+)
 
 executor = _shared(
     "--executor",

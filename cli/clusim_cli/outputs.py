@@ -31,7 +31,10 @@ class OutputFile(click.Path):
     """
 
     def __init__(
-        self, *, trace: bool = False, needs: Callable[[Path], object] = lambda path: None
+        self,
+        *,
+        trace: bool = False,
+        needs: Callable[[Path], object] = lambda path: None,
     ) -> None:
         super().__init__(path_type=Path)
         self.trace, self.needs = trace, needs
@@ -54,7 +57,9 @@ MEANT = {
     **dict.fromkeys(("machines", "hosts", "servers", "num-nodes", "n"), ("nodes",)),
     **dict.fromkeys(("operation", "op", "coll"), ("collective",)),
     **dict.fromkeys(("bytes", "msg", "b", "e", "s"), ("size", "message")),
-    **dict.fromkeys(("trace", "record", "out", "output", "o"), ("output", "trace-out")),
+    **dict.fromkeys(
+        ("trace", "record", "out", "output", "o"), ("output", "trace-out")
+    ),
     **dict.fromkeys(("type", "datatype", "d"), ("dtype",)),
     **dict.fromkeys(("reduction", "reduce-op"), ("redop",)),
     **dict.fromkeys(("workers", "processes", "parallel", "j"), ("jobs",)),
@@ -84,7 +89,9 @@ class GuardedCommand(click.Command):
     command.
     """
 
-    def __init__(self, *args: Any, raw: bool = False, foreign: bool = False, **about: Any) -> None:
+    def __init__(
+        self, *args: Any, raw: bool = False, foreign: bool = False, **about: Any
+    ) -> None:
         super().__init__(*args, **about)
         self.raw = raw
         self.foreign = foreign
@@ -99,21 +106,34 @@ class GuardedCommand(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             known = {
-                flag.lstrip("-"): flag for param in self.get_params(ctx) for flag in param.opts
+                flag.lstrip("-"): flag
+                for param in self.get_params(ctx)
+                for flag in param.opts
             }
             word = error.option_name.lstrip("-")
-            meant = next((name for name in MEANT.get(word, ()) if name in known), None)
+            meant = next(
+                (name for name in MEANT.get(word, ()) if name in known), None
+            )
             hint = suggest(word, known, {word: meant} if meant else {})
             for name, flag in known.items():
                 hint = hint.replace(repr(name), repr(flag))
             if "did you mean" not in hint:
                 hint = f"; {ctx.command_path} --help lists them"
-            raise click.UsageError(f"no option {error.option_name!r}{hint}", ctx) from None
+            raise click.UsageError(
+                f"no option {error.option_name!r}{hint}", ctx
+            ) from None
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_epilog(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         """Write the accepted words of parameters that their help omits."""
         rows = [
-            (param.make_metavar(ctx) if isinstance(param, click.Argument) else param.opts[0], words)
+            (
+                param.make_metavar(ctx)
+                if isinstance(param, click.Argument)
+                else param.opts[0],
+                words,
+            )
             for param in self.get_params(ctx)
             if isinstance(param.type, Value) and (words := param.type.told())
         ]
@@ -121,7 +141,9 @@ class GuardedCommand(click.Command):
             with formatter.section("Words"):
                 for name, words in rows:
                     formatter.write(f"  {name}\n")
-                    for line in wrap(words, formatter.width - 4, break_on_hyphens=False):
+                    for line in wrap(
+                        words, formatter.width - 4, break_on_hyphens=False
+                    ):
                         formatter.write(f"    {line}\n")
         if any("--json" in param.opts for param in self.params):
             formatter.write("\nTerms of the output: clusim glossary [TERM]\n")
@@ -151,8 +173,14 @@ class GuardedCommand(click.Command):
                 if param.type.trace:
                     files.refuse_inputs(f"{files.destination(value)}.partial")
         given = ctx.params
-        outputs = [given[param.name] for param in self.params if isinstance(param.type, OutputFile)]
-        streams = any(value is not None and files.is_stream(value) for value in outputs)
+        outputs = [
+            given[param.name]
+            for param in self.params
+            if isinstance(param.type, OutputFile)
+        ]
+        streams = any(
+            value is not None and files.is_stream(value) for value in outputs
+        )
         if self.raw or streams or given.get("as_json") or given.get("as_csv"):
             return super().invoke(ctx)
         with fitting(None if self.foreign else WIDTH):
@@ -181,14 +209,18 @@ def working(jobs: int | None, address: str | None) -> Iterator[Jobs]:
         yield jobs
         return
     if jobs is not None:
-        raise click.UsageError("--jobs (local processes) and --executor exclude each other")
+        raise click.UsageError(
+            "--jobs (local processes) and --executor exclude each other"
+        )
     from clusim.base.executors import connect_executor
 
     with connect_executor(address) as executor:
         yield executor
 
 
-def doubts(setup: Setup, strict: bool, *, mark: str = "", quiet: bool = False) -> list[str]:
+def doubts(
+    setup: Setup, strict: bool, *, mark: str = "", quiet: bool = False
+) -> list[str]:
     """Print doubts about a system before any other output, and return them.
 
     Parameters

@@ -16,8 +16,19 @@ from click.shell_completion import CompletionItem
 from clusim.base.errors import ClusimError, InputError, suggest
 from clusim.base.records import dataclass
 from clusim.base.terms.dtypes import DTYPES, REDUCTIONS
-from clusim.base.terms.operations import GRANULARITIES, OPERATIONS, PROTOCOL_NAMES, WORDS
-from clusim.base.units import parse_domains, parse_percent, parse_ranks, parse_size, parse_time
+from clusim.base.terms.operations import (
+    GRANULARITIES,
+    OPERATIONS,
+    PROTOCOL_NAMES,
+    WORDS,
+)
+from clusim.base.units import (
+    parse_domains,
+    parse_percent,
+    parse_ranks,
+    parse_size,
+    parse_time,
+)
 
 ENGINE_THREADS = 64
 """Largest value of ``--threads``, as the C engine's limit."""
@@ -54,10 +65,16 @@ class Value(click.ParamType[Any]):
         """Return the words for help; empty if an option's help lists them."""
         if self.help:
             return self.help
-        words = self.words(click.Context(click.Command("clusim"))) if self.between else ()
+        words = (
+            self.words(click.Context(click.Command("clusim")))
+            if self.between
+            else ()
+        )
         return self.between.join(words)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """Return the meaning of a text; defaults may have one already."""
         if not isinstance(value, str):
             return value
@@ -72,10 +89,16 @@ class Value(click.ParamType[Any]):
         """Return the words that begin with the typed prefix, in any case."""
         typed = incomplete.lower()
         result = [
-            CompletionItem(word) for word in self.words(ctx) if word.lower().startswith(typed)
+            CompletionItem(word)
+            for word in self.words(ctx)
+            if word.lower().startswith(typed)
         ]
         # Shells look for files themselves.
-        return result or [CompletionItem(incomplete, type="file")] if self.files else result
+        return (
+            result or [CompletionItem(incomplete, type="file")]
+            if self.files
+            else result
+        )
 
 
 def _topologies(_context: click.Context) -> Iterable[str]:
@@ -83,7 +106,11 @@ def _topologies(_context: click.Context) -> Iterable[str]:
     from clusim.topology.cluster_names import superpods
     from clusim.topology.generators import GENERATORS
 
-    return [*shipped_topologies(), *superpods(), *(f"{name}:" for name in GENERATORS)]
+    return [
+        *shipped_topologies(),
+        *superpods(),
+        *(f"{name}:" for name in GENERATORS),
+    ]
 
 
 def _workloads(_context: click.Context) -> Iterable[str]:
@@ -146,7 +173,9 @@ def _faults(_context: click.Context) -> Iterable[str]:
 def _releases(_context: click.Context) -> Iterable[str]:
     from clusim.nccl.constants import LATEST, OLDEST
 
-    return [f"{LATEST.major}.{minor}" for minor in range(OLDEST.minor, LATEST.minor + 1)]
+    return [
+        f"{LATEST.major}.{minor}" for minor in range(OLDEST.minor, LATEST.minor + 1)
+    ]
 
 
 def _at(place: str) -> Callable[[click.Context], Iterable[str]]:
@@ -181,15 +210,21 @@ def _order(text: str) -> str | int:
 
 
 RUNNABLE = tuple(
-    name for name, item in OPERATIONS.items() if item.test and (item.nccl or name == "sendrecv")
+    name
+    for name, item in OPERATIONS.items()
+    if item.test and (item.nccl or name == "sendrecv")
 )
 """Operations in help and completion: NCCL calls of nccl-tests, and its message pairs."""
 
 CHIP = Value("chip", words=_at("clusim.hardware:GPUS"))
 FAULT = Value("text", words=_faults, between="; ")
 RELEASE = Value("release", words=_releases, between="")
-RECORDING_KIND = Value("kind", words=_result_of("clusim.formats.recordings.kinds:all_kinds"))
-TOPOLOGY_KIND = Value("kind", words=_result_of("clusim.formats.topologies:all_kinds"))
+RECORDING_KIND = Value(
+    "kind", words=_result_of("clusim.formats.recordings.kinds:all_kinds")
+)
+TOPOLOGY_KIND = Value(
+    "kind", words=_result_of("clusim.formats.topologies:all_kinds")
+)
 TOPOLOGY = Value(
     "topology",
     words=_topologies,
@@ -201,11 +236,15 @@ RECORDING = Value("recording", words=_recordings, between="", files=True)
 RECORDED_FILE = Value("file", _recording, _recordings, "", files=True)
 """Path of a recording, or of the shipped one of that name."""
 GRID = Value("grid", _file_of("shipped_sweeps"), _sweeps, "", files=True)
-MEASURED = Value("files", _file_of("shipped_recordings"), _recordings, "", files=True)
+MEASURED = Value(
+    "files", _file_of("shipped_recordings"), _recordings, "", files=True
+)
 ALGORITHM = Value("algorithm", WORDS["algorithm"], _algorithms, files=True)
 COLLECTIVE = Value("collective", WORDS["operation"], _listed(RUNNABLE), "")
 DTYPE = Value("type", WORDS["dtype"], _listed(DTYPES), "")
-PROTOCOL = Value("|".join(PROTOCOL_NAMES), WORDS["protocol"], _listed(PROTOCOL_NAMES), "")
+PROTOCOL = Value(
+    "|".join(PROTOCOL_NAMES), WORDS["protocol"], _listed(PROTOCOL_NAMES), ""
+)
 REDOP = Value("|".join(REDUCTIONS), WORDS["redop"], _listed(REDUCTIONS), "")
 ORDER = Value("any|size", _order)
 SIZE = Value("size", partial(parse_size, binary_suffix=True))
@@ -224,7 +263,9 @@ class _OneOf(click.Choice[str]):
         super().__init__(words, case_sensitive=False)
         self.meant = meant
 
-    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+    def get_invalid_choice_message(
+        self, value: Any, ctx: click.Context | None
+    ) -> str:
         """Return the error, and the right value."""
         return f"{value!r}: unknown{suggest(str(value), self.choices, self.meant)}"
 

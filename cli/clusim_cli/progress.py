@@ -31,7 +31,9 @@ class _Recorded:
     """State of an incomplete trace file since construction."""
 
     def __init__(self, trace_out: Path | None) -> None:
-        self._file = None if trace_out is None else Path(f"{destination(trace_out)}.partial")
+        self._file = (
+            None if trace_out is None else Path(f"{destination(trace_out)}.partial")
+        )
         self._before = self._stamp()
 
     def _stamp(self) -> tuple[int, int] | None:
@@ -172,7 +174,9 @@ def said_ended(ended: Unfinished | None, time_ps: int, shown: Shown) -> int:
 
 
 @contextmanager
-def counted_progress(wanted: bool, noun: str) -> Iterator[Callable[[int, int], None] | None]:
+def counted_progress(
+    wanted: bool, noun: str
+) -> Iterator[Callable[[int, int], None] | None]:
     """Yield a callback for counted work, which draws a bar after `QUIET_S` on a terminal."""
     if not _drawn(wanted):
         yield None

@@ -18,8 +18,12 @@ clusim; 130 interrupted. Errors are one line on stderr, results are on stdout.
 """
 
 
-def _commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Context]]:
-    context = click.Context(command, info_name=path, terminal_width=88, max_content_width=88)
+def _commands(
+    command: click.Command, path: str
+) -> Iterator[tuple[str, click.Context]]:
+    context = click.Context(
+        command, info_name=path, terminal_width=88, max_content_width=88
+    )
     context.help_option_names = ["-h", "--help"]
     yield path, context
     if isinstance(command, click.Group):

@@ -60,7 +60,10 @@ def file_name(path: str) -> str:
 
 def texts() -> dict[str, str]:
     """Return the files of all schemas, by name."""
-    return {file_name(path): json.dumps(schema(path), indent=1) + "\n" for path in known()}
+    return {
+        file_name(path): json.dumps(schema(path), indent=1) + "\n"
+        for path in known()
+    }
 
 
 if __name__ == "__main__":

@@ -20,10 +20,15 @@ def draws(stream: TextIO) -> bool:
 def fitted(text: str, stream: TextIO, most: int | None = None) -> str:
     """Return text wrapped to `most` columns, and to the width of `stream` if it is a terminal."""
     terminal = shutil.get_terminal_size().columns if stream.isatty() else None
-    width = min((columns for columns in (most, terminal) if columns is not None), default=None)
+    width = min(
+        (columns for columns in (most, terminal) if columns is not None),
+        default=None,
+    )
     if width is None:
         return text
-    return "\n".join(part for line in text.split("\n") for part in wrap_line(line, width))
+    return "\n".join(
+        part for line in text.split("\n") for part in wrap_line(line, width)
+    )
 
 
 class _Fitting:

@@ -29,7 +29,9 @@ def _run(arguments: list[str], scratch: Path) -> Path:
         arguments = arguments[1:]
     if arguments[0] == "run":
         arguments = arguments[1:]
-    context: Any = run.make_context("clusim run", [*arguments, "--trace-out", str(scratch)])
+    context: Any = run.make_context(
+        "clusim run", [*arguments, "--trace-out", str(scratch)]
+    )
     with context, click.open_file("/dev/null", "w") as nowhere:
         import contextlib
 
@@ -61,4 +63,6 @@ def echo_table(
         for text in shown.text(hidden):
             click.echo(text)
         if len(shown) < len(table):
-            click.echo(f"  ... {len(table) - len(shown)} more rows; --top 0 shows all")
+            click.echo(
+                f"  ... {len(table) - len(shown)} more rows; --top 0 shows all"
+            )

@@ -12,7 +12,9 @@ from pathlib import Path
 from cffi import FFI
 
 INCLUDE = Path(__file__).resolve().parents[1] / "include"
-HEADERS = tuple(INCLUDE / name for name in ("clusim_image.h", "clusim.h", "clusim_channels.h"))
+HEADERS = tuple(
+    INCLUDE / name for name in ("clusim_image.h", "clusim.h", "clusim_channels.h")
+)
 
 
 def _between_markers(header: Path) -> str:
@@ -32,7 +34,9 @@ def main(target: str) -> None:
     """Write the extension's source to `target`."""
     ffibuilder = FFI()
     ffibuilder.cdef(declarations())
-    ffibuilder.set_source("clusim._engine", '#include "clusim.h"\n#include "clusim_channels.h"')
+    ffibuilder.set_source(
+        "clusim._engine", '#include "clusim.h"\n#include "clusim_channels.h"'
+    )
     ffibuilder.emit_c_code(target)
 
 

@@ -43,7 +43,9 @@ HEAD = """\
 def _structs() -> dict[str, str]:
     """Return the C type of a row of every table, from the header."""
     header = (CSRC / "include" / "clusim_image.h").read_text(encoding="utf-8")
-    return {name: ctype for ctype, name in re.findall(r"const (\w+) \*(\w+);", header)}
+    return {
+        name: ctype for ctype, name in re.findall(r"const (\w+) \*(\w+);", header)
+    }
 
 
 def _field(name: str, ctype: str, field: str, legal: ranges.Range) -> str:
@@ -101,7 +103,9 @@ def text() -> str:
         for field, legal in ranges.RANGES[name].items():
             lines.append(_field(name, structs[name], field, legal) + "\n")
     lines.append("\n/* clang-format on */\n\n#endif\n")
-    return "".join(lines).replace(" \\\n\n", "\n\n")  # the last line of a macro has no continuation
+    return "".join(lines).replace(
+        " \\\n\n", "\n\n"
+    )  # the last line of a macro has no continuation
 
 
 if __name__ == "__main__":

@@ -87,10 +87,16 @@ _MODULES = {
 }
 
 importer_hook.register(lambda: import_module("clusim.formats.topologies"))
-display.register("Fabric", lambda: import_module("clusim.topology.picture").plot_fabric)
+display.register(
+    "Fabric", lambda: import_module("clusim.topology.picture").plot_fabric
+)
 display.register("Result", lambda: import_module("clusim.report.plots").plot_result)
-display.register("Sensitivity", lambda: import_module("clusim.report.charts").plot_sensitivity)
-display.register("TrainingResult", lambda: import_module("clusim.training.sweep").plot_step)
+display.register(
+    "Sensitivity", lambda: import_module("clusim.report.charts").plot_sensitivity
+)
+display.register(
+    "TrainingResult", lambda: import_module("clusim.training.sweep").plot_step
+)
 display.register("Table", lambda: import_module("clusim.nccltests.api").plot_table)
 
 

@@ -111,7 +111,9 @@ def replay(
     result = [recording] if isinstance(recording, str | Path) else recording
     names = tuple(str(item) for item in result)
     counted = values.pop("progress", None)
-    how = RunOptions(**taken(values, RunOptions, known=ReplayOptions.__optional_keys__))
+    how = RunOptions(
+        **taken(values, RunOptions, known=ReplayOptions.__optional_keys__)
+    )
     gap = values.pop("gap", "")
     request = ReplayRequest(
         names,
@@ -120,7 +122,9 @@ def replay(
         env=parse_env_of(values.pop("env", {})),
         faults=tuple(values.pop("faults", ())),
         policy=as_policy(values.pop("policy", "")),
-        asked=tuple((name, as_bytes(size)) for name, size in values.pop("asked", ())),
+        asked=tuple(
+            (name, as_bytes(size)) for name, size in values.pop("asked", ())
+        ),
         **values,
     )
     with files.guard_inputs(), counted_in_notebook(counted) as progress:

@@ -29,19 +29,27 @@ def _form(name: str) -> Callable[[Any], Any]:
     return add
 
 
-def _show(table: ColumnTable, form: dict[str, Any], hidden: tuple[str, ...] = ()) -> None:
+def _show(
+    table: ColumnTable, form: dict[str, Any], hidden: tuple[str, ...] = ()
+) -> None:
     if form["as_json"] and form["as_csv"]:
         raise click.UsageError("--json and --csv exclude each other")
     top = form["top"]
     if top is None and not form["as_json"] and not form["as_csv"]:
         top = TOP
     echo_table(
-        table, as_json=form["as_json"], as_csv=form["as_csv"], top=top or None, hidden=hidden
+        table,
+        as_json=form["as_json"],
+        as_csv=form["as_csv"],
+        top=top or None,
+        hidden=hidden,
     )
 
 
 @click.group(
-    "analyze", cls=GuardedGroup, short_help="Answer a question about a run from its trace."
+    "analyze",
+    cls=GuardedGroup,
+    short_help="Answer a question about a run from its trace.",
 )
 def command() -> None:
     """Answer a question about a run from its TRACE, also a .partial one of an interrupted run."""
@@ -110,7 +118,9 @@ def blame(trace: Path, confirm: bool, **form: Any) -> None:
               help="Estimated time of the run if PART were faster: a class of wires (nvlink), a tier (nic-leaf), a "
               "wire ('gpu0->*'), hbm, cta, step, proxy, latency, launch, compute, unit; FACTOR as x2.")  # fmt: skip
 @options.confirm(more="The change is from --what-if.")
-def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, **form: Any) -> None:
+def critical_path(
+    trace: Path, what_if: tuple[str, str] | None, confirm: bool, **form: Any
+) -> None:
     """List the segments of the critical path in the order of time."""
     if what_if is None:
         if confirm:
@@ -144,7 +154,10 @@ def critical_path(trace: Path, what_if: tuple[str, str] | None, confirm: bool, *
             f"simulated: {format_time(real)} ({(real - before) / max(1, before):+.1%});"
             f" the estimate is {(after - real) / max(1, real):+.1%} off"
         )
-    _show(ColumnTable({name: [value] for name, value in facts.items()}, facts, notes), form)
+    _show(
+        ColumnTable({name: [value] for name, value in facts.items()}, facts, notes),
+        form,
+    )
 
 
 @command.command("pipeline")

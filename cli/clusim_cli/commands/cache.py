@@ -12,9 +12,15 @@ from clusim_cli.outputs import GuardedCommand
 
 
 @click.command(
-    "cache", cls=GuardedCommand, short_help="Show or clear the cache of topologies and estimates."
+    "cache",
+    cls=GuardedCommand,
+    short_help="Show or clear the cache of topologies and estimates.",
 )
-@click.option("--clear", is_flag=True, help="Remove all parts, including other versions of clusim.")
+@click.option(
+    "--clear",
+    is_flag=True,
+    help="Remove all parts, including other versions of clusim.",
+)
 @options.as_json("clusim_cli.forms:CacheJson")
 def command(clear: bool, as_json: bool) -> int:
     """Show the folder and number of cached parts of training steps (clusim train --estimate) and topologies.
@@ -29,9 +35,16 @@ def command(clear: bool, as_json: bool) -> int:
     if clear:
         kept.clear()
     if as_json:
-        result = {"folder": str(kept.folder), "parts": count, "bytes": size_bytes, "cleared": clear}
+        result = {
+            "folder": str(kept.folder),
+            "parts": count,
+            "bytes": size_bytes,
+            "cleared": clear,
+        }
         click.echo(json.dumps(result))
     else:
         done = "removed from" if clear else "in"
-        click.echo(f"{count:,} parts, {format_size(size_bytes)}, {done} {kept.folder}")
+        click.echo(
+            f"{count:,} parts, {format_size(size_bytes)}, {done} {kept.folder}"
+        )
     return 0

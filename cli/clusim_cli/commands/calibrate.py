@@ -11,7 +11,11 @@ from clusim_cli.outputs import OUTPUT, GuardedGroup
 from clusim_cli.params import CHIP
 
 
-@click.group("calibrate", cls=GuardedGroup, short_help="Measure the hardware of this computer.")
+@click.group(
+    "calibrate",
+    cls=GuardedGroup,
+    short_help="Measure the hardware of this computer.",
+)
 def command() -> None:
     """Measure figures of your hardware, which presets can only guess."""
 
@@ -26,7 +30,11 @@ def command() -> None:
               help="The nearest preset, if no chip has the GPU's product name.")  # fmt: skip
 @options.as_json("clusim_cli.forms:CalibrateJson")
 def gpu(
-    output: str | None, record: str | None, source: str | None, chip: str | None, as_json: bool
+    output: str | None,
+    record: str | None,
+    source: str | None,
+    chip: str | None,
+    as_json: bool,
 ) -> None:
     """Measure launches, operators, matrix products, attention, copies and memory of this computer's GPU (some minutes;
     needs PyTorch: pip install 'clusim-net[gpu]'), and write a file of kernels, marked calibrated.
@@ -46,12 +54,16 @@ def gpu(
         if path and not Path(path).parent.is_dir():
             raise InputError(f"{path}: cannot be written: no such directory")
     if source is None:
-        data = measure(Torch(), lambda text: click.echo(f"measuring {text}", err=True))
+        data = measure(
+            Torch(), lambda text: click.echo(f"measuring {text}", err=True)
+        )
     else:
         try:
             data = json.loads(Path(source).read_text(encoding="utf-8"))
         except OSError as error:
-            raise InputError(f"{source}: cannot be read: {error.strerror}") from error
+            raise InputError(
+                f"{source}: cannot be read: {error.strerror}"
+            ) from error
         except (ValueError, RecursionError) as error:
             raise InputError(
                 f"{source}: cannot be read as a record: {json_problem(error)}"
@@ -60,14 +72,20 @@ def gpu(
     if record:
         write_text(record, json.dumps(data, indent=1) + "\n")
     result = overlay(data, chip)
-    write_text(output, json.dumps(result, indent=1) + "\n", [source] if source else [])
+    write_text(
+        output, json.dumps(result, indent=1) + "\n", [source] if source else []
+    )
     if as_json:
-        said = {key: result[key] for key in ("chip", "architecture", "mark", "source", "figures")}
+        said = {
+            key: result[key]
+            for key in ("chip", "architecture", "mark", "source", "figures")
+        }
         click.echo(json.dumps({**said, "file": str(output)}))
         return
     figures = result["figures"]
     met = ", ".join(
-        f"{row['kind']} {row['fitted']['form_mean_abs_pct']:.1f}%" for row in result["products"]
+        f"{row['kind']} {row['fitted']['form_mean_abs_pct']:.1f}%"
+        for row in result["products"]
     )
     click.echo(
         f"{output}: kernels of {result['chip']} (calibrated): {len(data['products'])} products"

@@ -13,14 +13,18 @@ from clusim_cli.progress import counted_progress
 
 
 @click.command(
-    "crossover", cls=GuardedCommand, short_help="Find the best algorithm for every size."
+    "crossover",
+    cls=GuardedCommand,
+    short_help="Find the best algorithm for every size.",
 )
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @options.collective()
 @options.sizes(said="1 KiB to 1 GiB, times 4")
 @click.option(
-    "--gpus", type=click.IntRange(1), help="Participating GPUs of each node.  [default: all]"
+    "--gpus",
+    type=click.IntRange(1),
+    help="Participating GPUs of each node.  [default: all]",
 )
 @options.nccl_version()
 @options.env()

@@ -15,7 +15,9 @@ TOP = 20
 
 
 @click.command(
-    "diff", cls=GuardedCommand, short_help="Compare two runs, in sentences with numbers."
+    "diff",
+    cls=GuardedCommand,
+    short_help="Compare two runs, in sentences with numbers.",
 )
 @click.argument("a")
 @click.argument("b")
@@ -34,8 +36,11 @@ def command(a: str, b: str, top: int, as_csv: bool, as_json: bool) -> None:
         raise click.UsageError("--json and --csv exclude each other")
     with TemporaryDirectory() as scratch:
         paths = [
-            trace_of(words, Path(scratch) / f"{name}.h5") for name, words in (("a", a), ("b", b))
+            trace_of(words, Path(scratch) / f"{name}.h5")
+            for name, words in (("a", a), ("b", b))
         ]
         table = diff(*paths)
     every = as_json or as_csv
-    echo_table(table, as_json=as_json, as_csv=as_csv, top=None if every else top or None)
+    echo_table(
+        table, as_json=as_json, as_csv=as_csv, top=None if every else top or None
+    )

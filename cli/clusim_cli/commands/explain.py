@@ -12,7 +12,9 @@ from clusim_cli.params import TOPOLOGY
 
 
 @click.command(
-    "explain", cls=GuardedCommand, short_help="Show NCCL's choices on a topology, and the reasons."
+    "explain",
+    cls=GuardedCommand,
+    short_help="Show NCCL's choices on a topology, and the reasons.",
 )
 @click.argument("topology", type=TOPOLOGY)
 @options.collective()
@@ -50,5 +52,7 @@ def command(
     wanted = COLLECTIVE_OF[name]
     requests = (Request(setup, name, size_bytes) for size_bytes in sizes or SIZES)
     notes = (*setup.said(wanted, sizes or SIZES), *idle_notes(requests))
-    data = explain(setup.comm, wanted, sizes or SIZES, faults=setup.broken.lines, notes=notes)
+    data = explain(
+        setup.comm, wanted, sizes or SIZES, faults=setup.broken.lines, notes=notes
+    )
     click.echo(json.dumps({**data, "doubts": result}) if as_json else render(data))

@@ -21,20 +21,32 @@ SUFFIXES = {
 
 
 @click.command(
-    "export", cls=GuardedCommand, short_help="Write a trace in the format of another tool."
+    "export",
+    cls=GuardedCommand,
+    short_help="Write a trace in the format of another tool.",
 )
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     *("--format", "form"),
-    type=one_of(*SUFFIXES, pftrace="perfetto", json="chrome", pytorch="kineto", hta="kineto"),
+    type=one_of(
+        *SUFFIXES, pftrace="perfetto", json="chrome", pytorch="kineto", hta="kineto"
+    ),
     default="perfetto",
     show_default=True,
     help="Format to write.",
 )
 @options.output(more="For kineto, the folder.", said="TRACE with another ending")
-@click.option("--table", default=None, help="csv, parquet: the table to write.  [default: tasks]")
-@click.option("--no-slices", is_flag=True, help="perfetto: no tracks of channels, no arrows.")
-@click.option("--no-counters", is_flag=True, help="perfetto: no tracks of wires and memories.")
+@click.option(
+    "--table",
+    default=None,
+    help="csv, parquet: the table to write.  [default: tasks]",
+)
+@click.option(
+    "--no-slices", is_flag=True, help="perfetto: no tracks of channels, no arrows."
+)
+@click.option(
+    "--no-counters", is_flag=True, help="perfetto: no tracks of wires and memories."
+)
 def command(
     trace: Path,
     form: str,
@@ -54,15 +66,23 @@ def command(
     nccl-log  lines of collectives as in NCCL_DEBUG=INFO
     """
     if table is not None and form not in ("csv", "parquet"):
-        raise click.UsageError(f"--table: not with --format {form}; use csv or parquet")
+        raise click.UsageError(
+            f"--table: not with --format {form}; use csv or parquet"
+        )
     if (no_slices or no_counters) and form != "perfetto":
-        raise click.UsageError(f"--no-slices, --no-counters: not with --format {form}")
+        raise click.UsageError(
+            f"--no-slices, --no-counters: not with --format {form}"
+        )
     target = beside(trace, SUFFIXES[form], output)
-    done = _write(trace, form, target, table or "tasks", not no_slices, not no_counters)
+    done = _write(
+        trace, form, target, table or "tasks", not no_slices, not no_counters
+    )
     echo_done(target, done)
 
 
-def _write(trace: Path, form: str, target: Path, table: str, slices: bool, counters: bool) -> str:
+def _write(
+    trace: Path, form: str, target: Path, table: str, slices: bool, counters: bool
+) -> str:
     """Write the file and return a summary of its content."""
     if form == "perfetto":
         from clusim.report.export.perfetto import write_perfetto

@@ -7,7 +7,9 @@ import click
 from clusim_cli.outputs import GuardedCommand
 
 
-@click.command("glossary", cls=GuardedCommand, short_help="Explain the terms of the outputs.")
+@click.command(
+    "glossary", cls=GuardedCommand, short_help="Explain the terms of the outputs."
+)
 @click.argument("words", nargs=-1, metavar="[TERM...]")
 def command(words: tuple[str, ...]) -> None:
     """Print the meaning of each TERM, such as busbw or "critical path"; without TERM, of all.

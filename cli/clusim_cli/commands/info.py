@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from clusim.results.trace.reader import Column
 
 
-@click.command("info", cls=GuardedCommand, short_help="Print the content of a trace.")
+@click.command(
+    "info", cls=GuardedCommand, short_help="Print the content of a trace."
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @options.as_json("clusim_cli.forms:InfoJson")
 def command(file: Path, as_json: bool) -> None:
@@ -31,12 +33,17 @@ def command(file: Path, as_json: bool) -> None:
 
     result, table = judged_trace(file), columns(file)
     if as_json:
-        names = {c.name: {"shape": c.shape, "dtype": c.dtype, "units": c.units} for c in table}
+        names = {
+            c.name: {"shape": c.shape, "dtype": c.dtype, "units": c.units}
+            for c in table
+        }
         origin = {"command": result.provenance.command, "complete": result.complete}
         more = {"verdict": result.verdict.to_json(), **origin, "columns": names}
         click.echo(json.dumps(result.to_json() | more))
         return
-    click.echo(traffic_report(result) if result.messages else collective_report(result))
+    click.echo(
+        traffic_report(result) if result.messages else collective_report(result)
+    )
     if result.provenance.command:
         click.echo(f"  command      {result.provenance.command}")
     click.echo(f"  written by   clusim {result.provenance.version}")
@@ -53,7 +60,13 @@ def _column_lines(table: list[Column]) -> list[str]:
             f" [{column.units}]" if column.units not in ("", "1") else ""
         )
         rows.append(
-            (column.name, shape, _kind(column.dtype), format_size(column.stored_bytes), description)
+            (
+                column.name,
+                shape,
+                _kind(column.dtype),
+                format_size(column.stored_bytes),
+                description,
+            )
         )
     return text_table("  {:<..} {:>..} {:<..} {:>..}  {}", rows)
 

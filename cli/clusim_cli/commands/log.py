@@ -11,7 +11,9 @@ from clusim_cli.outputs import GuardedGroup
 from clusim_cli.params import RECORDING
 
 
-@click.group("log", cls=GuardedGroup, short_help="Read logs of NCCL, RCCL and nccl-tests.")
+@click.group(
+    "log", cls=GuardedGroup, short_help="Read logs of NCCL, RCCL and nccl-tests."
+)
 def command() -> None:
     """Read logs of real jobs: output of NCCL_DEBUG=INFO, and tables of nccl-tests."""
 

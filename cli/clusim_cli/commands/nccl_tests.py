@@ -65,7 +65,9 @@ def _flags(function: Any) -> Any:
 @options.jobs()
 @options.executor()
 @click.option(
-    "--explain", is_flag=True, help="Print the bottleneck of every row's kernel below the table."
+    "--explain",
+    is_flag=True,
+    help="Print the bottleneck of every row's kernel below the table.",
 )
 @options.against(more="FILE is an output of nccl-tests.")
 @click.option("--time-limit", "limit_ps", type=TIME, metavar="TIME",
@@ -117,7 +119,9 @@ def command(
     from clusim.validation.collectives.measuredcurve import read_curve
 
     if limit_ps is not None and against is None:
-        raise click.UsageError("--time-limit limits the causes of --against; add --against FILE")
+        raise click.UsageError(
+            "--time-limit limits the causes of --against; add --against FILE"
+        )
     test, wanted = program_named(program), _wanted(flags)
     if plot is not None:
         check_place(plot)
@@ -139,11 +143,15 @@ def command(
                 tell(text)
         else:
             limit = TIME_LIMIT_PS if limit_ps is None else limit_ps
-            data["against"] = _compared(curve, result, tell, Search(workers, progress, limit))
+            data["against"] = _compared(
+                curve, result, tell, Search(workers, progress, limit)
+            )
     for text in result.verdict_comments() if explain else ():
         tell(text)
     if plot is not None:
-        measured: dict[str, Any] = {} if curve is None else {"measured_us": curve.times_us}
+        measured: dict[str, Any] = (
+            {} if curve is None else {"measured_us": curve.times_us}
+        )
         result.plot(**measured).save(plot)
     data = result.to_json(["clusim", *sys.argv[1:]]) | data
     if target is not None:
@@ -161,7 +169,12 @@ def _compared(
     curve: MeasuredCurve, table: Table, tell: Callable[[str], None], search: Search
 ) -> dict[str, Any]:
     """Simulate a table row by row and compare it with a curve; return the JSON form."""
-    from clusim.validation.collectives.against import Against, compare, head_lines, row_of
+    from clusim.validation.collectives.against import (
+        Against,
+        compare,
+        head_lines,
+        row_of,
+    )
 
     for text in head_lines(curve, table):
         tell(text)
@@ -177,7 +190,9 @@ def _compared(
 
 
 def _wanted(flags: dict[str, str | None]) -> PerfOptions:
-    return parse_flags({name: value for name, value in flags.items() if value is not None})
+    return parse_flags(
+        {name: value for name, value in flags.items() if value is not None}
+    )
 
 
 def asked(faults: tuple[str, ...] = (), **given: Any) -> PerfRun:
@@ -189,7 +204,9 @@ def asked(faults: tuple[str, ...] = (), **given: Any) -> PerfRun:
 
     wanted = _wanted({flag.name: given[flag.name] for flag in FLAGS})
     setup = Setup(faults=faults, **taken(given, Setup))
-    where = place(setup, wanted, given["procs_per_node"], given["harness"], given["domains"])
+    where = place(
+        setup, wanted, given["procs_per_node"], given["harness"], given["domains"]
+    )
     return PerfRun(where, program_named(given["program"]), wanted)
 
 

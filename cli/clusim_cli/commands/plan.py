@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from clusim.studies.plan.search import PlannedStep, PlanSearch
 
 
-@click.command("plan", cls=GuardedCommand, short_help="Find the fastest parallelism of a model.")
+@click.command(
+    "plan", cls=GuardedCommand, short_help="Find the fastest parallelism of a model."
+)
 @click.argument("model", metavar="MODEL")
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
@@ -58,19 +60,27 @@ def command(
 
     workload = plan_workload(model, batch=batch, sequence=sequence)
     with shown_progress(not no_progress, None) as shown:
-        found = plan(workload, topology, nodes=nodes, estimates=most, notify=shown.begins)
+        found = plan(
+            workload, topology, nodes=nodes, estimates=most, notify=shown.begins
+        )
     best = found.steps[0].layout
     if output is not None:
         write_workload(workload, best, output, (topology, nodes))
     lines = [*_lines(found)]
     if launch is not None:
-        layouts = [row.layout for row in found.steps if row.layout.states not in CANNOT[launch]]
+        layouts = [
+            row.layout
+            for row in found.steps
+            if row.layout.states not in CANNOT[launch]
+        ]
         lines += [
             "",
             f"{launch}: {layouts[0].words if layouts else 'no layout in the table'}",
         ]
         for layout in layouts[:1]:
-            words = launch_arguments(launch, layout, workload, model_of(workload.model))
+            words = launch_arguments(
+                launch, layout, workload, model_of(workload.model)
+            )
             lines += [f"  {argument}" for argument in words]
     click.echo(json.dumps(found.to_json()) if as_json else "\n".join(lines))
 

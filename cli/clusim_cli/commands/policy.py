@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from clusim.studies.policy_check import PolicyCheck, PolicyLaw
 
 
-@click.group("policy", cls=GuardedGroup, short_help="Check congestion control written in Python.")
+@click.group(
+    "policy",
+    cls=GuardedGroup,
+    short_help="Check congestion control written in Python.",
+)
 def command() -> None:
     """Check congestion control written in Python."""
 
@@ -32,7 +36,12 @@ def command() -> None:
 @options.as_json("clusim.studies.policy_check:PolicyCheck")
 @options.no_progress()
 def check(
-    policy: str, topology: str, senders: int, networks: int, as_json: bool, no_progress: bool
+    policy: str,
+    topology: str,
+    senders: int,
+    networks: int,
+    as_json: bool,
+    no_progress: bool,
 ) -> int:
     """Check the laws of POLICY: a shipped policy, such as swift, or FILE.py:Class, a file that is run.
 
@@ -55,15 +64,25 @@ def _lines(check: PolicyCheck) -> Iterator[str]:
     yield f"policy {check.policy} ({', '.join(check.functions)}) on {check.system}"
     yield ""
     head = ("law", "result", "limit", "")
-    yield from text_table("  {:<28} {:>10} {:>16}  {}", [head, *map(_cells, check.laws)])
+    yield from text_table(
+        "  {:<28} {:>10} {:>16}  {}", [head, *map(_cells, check.laws)]
+    )
 
 
 def _cells(law: PolicyLaw) -> tuple[str, ...]:
     """Return name, result, limit and outcome of a law, with units."""
     if law.unit:
-        value, limit = format_time(int(law.value)), f"at most {format_time(int(law.limit))}"
+        value, limit = (
+            format_time(int(law.value)),
+            f"at most {format_time(int(law.limit))}",
+        )
     elif isinstance(law.limit, int):
         value, limit = str(law.value), str(law.limit)
     else:
         value, limit = f"{law.value:.3f}", f"at least {law.limit}"
-    return law.law, value, limit, f"{'ok' if law.passed else 'FAILED'} {law.note}".rstrip()
+    return (
+        law.law,
+        value,
+        limit,
+        f"{'ok' if law.passed else 'FAILED'} {law.note}".rstrip(),
+    )

@@ -12,7 +12,13 @@ from clusim.base.errors import InputError
 from clusim.base.units import parse_size, parse_time
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.params import RECORDING, RECORDING_KIND, TOPOLOGY, Value, command_line
+from clusim_cli.params import (
+    RECORDING,
+    RECORDING_KIND,
+    TOPOLOGY,
+    Value,
+    command_line,
+)
 from clusim_cli.progress import Shown, counted_progress, said_ended, shown_progress
 
 if TYPE_CHECKING:
@@ -21,18 +27,26 @@ if TYPE_CHECKING:
 
 
 def _gap(text: str) -> int | str:
-    return text.lower() if text.lower() in ("", "none", "logged") else parse_time(text)
+    return (
+        text.lower() if text.lower() in ("", "none", "logged") else parse_time(text)
+    )
 
 
 def _call(text: str) -> tuple[str, int]:
     name, colon, size = text.partition(":")
     if not colon or not name:
-        raise InputError(f"{text!r}: write OPERATION:SIZE, for example allreduce:64MiB")
+        raise InputError(
+            f"{text!r}: write OPERATION:SIZE, for example allreduce:64MiB"
+        )
     return name, parse_size(size, binary_suffix=True)
 
 
-@click.command("replay", cls=GuardedCommand, short_help="Replay logs and traces of real jobs.")
-@click.argument("recording", nargs=-1, required=True, metavar="LOG... [TOPOLOGY]", type=RECORDING)
+@click.command(
+    "replay", cls=GuardedCommand, short_help="Replay logs and traces of real jobs."
+)
+@click.argument(
+    "recording", nargs=-1, required=True, metavar="LOG... [TOPOLOGY]", type=RECORDING
+)
 @options.topology(said="concluded from the log")
 @options.nodes()
 @click.option("--xml", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -52,12 +66,19 @@ def _call(text: str) -> tuple[str, int]:
 @options.policy()
 @click.option("--replan", is_flag=True, help="Re-plan rings, trees and algorithms.")
 @click.option(
-    "--whole", is_flag=True, help="Simulate a log as one run: communicators share the wires."
+    "--whole",
+    is_flag=True,
+    help="Simulate a log as one run: communicators share the wires.",
 )
 @options.kind(type=RECORDING_KIND)
 @click.option("--call", "asked", type=Value("operation:size", _call), multiple=True, metavar="OPERATION:SIZE",
               help="For a log without calls: run this on its communicators; may be repeated.")  # fmt: skip
-@click.option("--calls", type=click.IntRange(1), metavar="N", help="Replay only the first N calls.")
+@click.option(
+    "--calls",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Replay only the first N calls.",
+)
 @options.strict(
     more="These are times far from measured ones, a guessed system, or more ranks than GPUs."
 )
@@ -92,7 +113,9 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
         counted_progress(not no_progress, "calls") as progress,
     ):
         how = RunOptions(
-            progress=shown.progress, command=command_line(), **taken(given, RunOptions)
+            progress=shown.progress,
+            command=command_line(),
+            **taken(given, RunOptions),
         )
         result = replay(request, how, progress)
         result.diagnose()
@@ -101,7 +124,8 @@ def command(recording: tuple[str, ...], no_progress: bool, **given: Any) -> int:
     expected = _expected(result)
     if given["as_json"]:
         errors = [
-            {**item.error.to_json(), "calls": count} | ({"found": found.to_json()} if found else {})
+            {**item.error.to_json(), "calls": count}
+            | ({"found": found.to_json()} if found else {})
             for item, count, found in expected
         ]
         click.echo(json.dumps({**result.to_json(), "expected_errors": errors}))
@@ -145,7 +169,12 @@ def _expected(replay: Replay) -> list[tuple[Expected, int, MeasuredError | None]
     from dataclasses import replace
 
     from clusim.base.tables import group_values
-    from clusim.simulation.expected import Expected, MeasuredError, RunPlace, expected_error
+    from clusim.simulation.expected import (
+        Expected,
+        MeasuredError,
+        RunPlace,
+        expected_error,
+    )
 
     machines = {comm.number: comm.machines for comm in replay.communicators}
     # The name of a system of several nodes begins with the preset of a node.
@@ -155,14 +184,20 @@ def _expected(replay: Replay) -> list[tuple[Expected, int, MeasuredError | None]
     def of(call: CallResult) -> Expected:
         if replay.faults:
             return Expected(None, "no measurements of systems with faults")
-        place = replace(known, machines=machines.get(call.communicator, replay.machines))
+        place = replace(
+            known, machines=machines.get(call.communicator, replay.machines)
+        )
         return expected_error(place, call.bytes, call.algorithm)
 
     return [
         (
             item,
             sum(call.count for call in calls),
-            MeasuredError.of(100 * call.error for call in calls if call.error is not None),
+            MeasuredError.of(
+                100 * call.error for call in calls if call.error is not None
+            ),
         )
-        for item, calls in group_values((of(call), call) for call in replay.calls).items()
+        for item, calls in group_values(
+            (of(call), call) for call in replay.calls
+        ).items()
     ]

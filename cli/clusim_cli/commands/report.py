@@ -13,7 +13,9 @@ from clusim_cli.traced import trace_of
 
 
 @click.command(
-    "report", cls=GuardedCommand, short_help="Write a run, or several, as one self-contained page."
+    "report",
+    cls=GuardedCommand,
+    short_help="Write a run, or several, as one self-contained page.",
 )
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
 @options.output(said="TRACE with .html, or comparison.html")
@@ -48,6 +50,11 @@ def _comparison(traces: tuple[str, ...]) -> tuple[str, list[Path]]:
     from clusim.report.comparison import comparison_page, read_compared
 
     with TemporaryDirectory() as scratch:
-        paths = [trace_of(words, Path(scratch) / f"{i}.h5") for i, words in enumerate(traces)]
+        paths = [
+            trace_of(words, Path(scratch) / f"{i}.h5")
+            for i, words in enumerate(traces)
+        ]
         runs = read_compared(paths, traces)
-    return comparison_page("Runs compared", [("", runs)]), [path for path in paths if path.exists()]
+    return comparison_page("Runs compared", [("", runs)]), [
+        path for path in paths if path.exists()
+    ]

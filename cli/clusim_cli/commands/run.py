@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "run", cls=GuardedCommand, short_help="Run a collective and print its time and bandwidth."
+    "run",
+    cls=GuardedCommand,
+    short_help="Run a collective and print its time and bandwidth.",
 )
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
@@ -137,7 +139,9 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         cost, left = None, []
         try:
             cost = fault_cost(
-                planned, result, Repeats(how.confirm, how.progress, how.watch, budget)
+                planned,
+                result,
+                Repeats(how.confirm, how.progress, how.watch, budget),
             )
         except TimeLimitReached:
             left.append(f"fault cost; {how.watch.words}")
@@ -158,14 +162,20 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
         more |= {"fault_cost": cost.to_json()} if cost is not None else {}
         more |= {"unfinished": left} if left else {}
         more |= {"sensitivity": derived.to_json()} if derived is not None else {}
-        more |= {"improvement": improvement.to_json()} if improvement is not None else {}
-        click.echo(json.dumps(result.to_json() | wire_tables(result).to_json() | more))
+        more |= (
+            {"improvement": improvement.to_json()} if improvement is not None else {}
+        )
+        click.echo(
+            json.dumps(result.to_json() | wire_tables(result).to_json() | more)
+        )
     else:
         from clusim.report.runreport import collective_rest
 
         rows = cost.rows() if cost is not None else []
         if cost is None and request.setup.faults and result.complete:
-            rows = [("fault cost", "not simulated" + ("" if left else "; use --confirm"))]
+            rows = [
+                ("fault cost", "not simulated" + ("" if left else "; use --confirm"))
+            ]
         if not headed:
             click.echo(collective_head(result, rows))
         click.echo("\n" + collective_rest(result))

@@ -10,7 +10,10 @@ from clusim_cli.outputs import GuardedCommand
 
 
 @click.command(
-    "schema", cls=GuardedCommand, raw=True, short_help="Print the JSON Schema of --json."
+    "schema",
+    cls=GuardedCommand,
+    raw=True,
+    short_help="Print the JSON Schema of --json.",
 )
 @click.argument("words", nargs=-1, metavar="[COMMAND...]")
 def command(words: tuple[str, ...]) -> None:
@@ -21,4 +24,8 @@ def command(words: tuple[str, ...]) -> None:
     """
     from clusim_cli.schemas import known, schema
 
-    click.echo(json.dumps(schema(" ".join(words)), indent=2) if words else "\n".join(known()))
+    click.echo(
+        json.dumps(schema(" ".join(words)), indent=2)
+        if words
+        else "\n".join(known())
+    )

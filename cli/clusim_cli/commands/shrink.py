@@ -11,7 +11,9 @@ from clusim_cli.outputs import GuardedCommand, doubts
 from clusim_cli.params import TOPOLOGY
 
 
-@click.command("shrink", cls=GuardedCommand, short_help="Lose a rank, shrink, and continue.")
+@click.command(
+    "shrink", cls=GuardedCommand, short_help="Lose a rank, shrink, and continue."
+)
 @click.argument("topology", type=TOPOLOGY)
 @options.nodes()
 @options.collective()
@@ -46,4 +48,6 @@ def command(
     doubts(setup, strict, quiet=as_json)
     failure = RankLoss(rank, at_ps, detection_ps, shrink_ps)
     job = lose_rank(setup, operation, size_bytes, failure, iterations=iterations)
-    click.echo(json.dumps(job.to_json()) if as_json else "\n".join(shrunk_lines(job)))
+    click.echo(
+        json.dumps(job.to_json()) if as_json else "\n".join(shrunk_lines(job))
+    )

@@ -24,7 +24,9 @@ MOST_SHOWN = 40
 """Rows that are printed."""
 
 
-@click.command("sweep", cls=GuardedCommand, short_help="Run all combinations of a grid.")
+@click.command(
+    "sweep", cls=GuardedCommand, short_help="Run all combinations of a grid."
+)
 @click.argument("grid", type=GRID)
 @options.output(
     more="CSV, or Parquet if FILE ends in .parquet (needs pyarrow); the table of an earlier sweep is continued.",
@@ -64,8 +66,16 @@ def command(
         counted_progress(not no_progress, "points") as progress,
     ):
         report = sweep(points, target, jobs=workers, again=again, progress=progress)
-    click.echo(json.dumps(report.to_json()) if as_json else "\n".join(_lines(report, target)))
-    return 2 if report.failures and (strict or len(report.failures) == len(report.rows)) else 0
+    click.echo(
+        json.dumps(report.to_json())
+        if as_json
+        else "\n".join(_lines(report, target))
+    )
+    return (
+        2
+        if report.failures and (strict or len(report.failures) == len(report.rows))
+        else 0
+    )
 
 
 def _beside(grid: Path) -> Path:
@@ -76,7 +86,13 @@ def _beside(grid: Path) -> Path:
 
 
 MEASURES = {
-    "run": ("time_us", "iteration_us", "busbw_GBps", "ran_algorithm", "ran_protocol"),
+    "run": (
+        "time_us",
+        "iteration_us",
+        "busbw_GBps",
+        "ran_algorithm",
+        "ran_protocol",
+    ),
     "train": ("gpus", "step_time_s", "mfu", "memory_GiB", "fits"),
 }
 """Columns printed in addition to the axes."""
@@ -84,13 +100,25 @@ MEASURES = {
 
 def _lines(report: SweepReport, output: Path) -> list[str]:
     ran = len(report.rows) - report.known
-    words = [f"{len(report.rows)} points", f"{ran} run now", f"{report.known} there already"]
+    words = [
+        f"{len(report.rows)} points",
+        f"{ran} run now",
+        f"{report.known} there already",
+    ]
     if report.outdated:
-        words.append(f"{report.outdated} run again, as clusim or their files have changed")
+        words.append(
+            f"{report.outdated} run again, as clusim or their files have changed"
+        )
     lines = [f"{output}: {', '.join(words)}"]
     for kind, measures in MEASURES.items():
-        rows = [row for row in report.rows if row["kind"] == kind and not row.get("error")]
-        lines += _table(rows, [name for name in report.grid.axes if _any(rows, name)], measures)
+        rows = [
+            row
+            for row in report.rows
+            if row["kind"] == kind and not row.get("error")
+        ]
+        lines += _table(
+            rows, [name for name in report.grid.axes if _any(rows, name)], measures
+        )
     for reason, count in report.reasons():
         lines.append(f"  {count} failed: {reason}")
     return lines
@@ -100,10 +128,16 @@ def _any(rows: list[dict[str, Cell]], name: str) -> bool:
     return any(row.get(name) not in (None, "") for row in rows)
 
 
-def _table(rows: list[dict[str, Cell]], axes: list[str], measures: tuple[str, ...]) -> list[str]:
+def _table(
+    rows: list[dict[str, Cell]], axes: list[str], measures: tuple[str, ...]
+) -> list[str]:
     names = [*axes, *measures]
-    cells = [[_cell(name, row.get(name)) for name in names] for row in rows[:MOST_SHOWN]]
-    lines = text_table("  {:>..}" * len(names), [names, *cells] if rows else [], strip=False)
+    cells = [
+        [_cell(name, row.get(name)) for name in names] for row in rows[:MOST_SHOWN]
+    ]
+    lines = text_table(
+        "  {:>..}" * len(names), [names, *cells] if rows else [], strip=False
+    )
     if len(rows) > MOST_SHOWN:
         lines.append(f"  and {len(rows) - MOST_SHOWN} more")
     return lines

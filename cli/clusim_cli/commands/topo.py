@@ -24,7 +24,9 @@ FILE = click.Path(path_type=Path)
 
 
 @click.group(
-    "topo", cls=GuardedGroup, short_help="List, show, check, compare and import topologies."
+    "topo",
+    cls=GuardedGroup,
+    short_help="List, show, check, compare and import topologies.",
 )
 def command() -> None:
     """List, show, check, compare and import topologies."""
@@ -46,7 +48,9 @@ def list_topologies(as_json: bool) -> None:
     for line in text_table("{:<22} {:>5} GPUs  {}", known["presets"]):
         click.echo(line)
     click.echo("")
-    click.echo(f"generators: {', '.join(known['generators'])}; for example fat-tree:k=8")
+    click.echo(
+        f"generators: {', '.join(known['generators'])}; for example fat-tree:k=8"
+    )
     click.echo("clusters: any preset with --nodes N, or PRESET:nodes=N")
 
 
@@ -71,7 +75,11 @@ def show(
     from clusim.topology import describe, load
     from clusim.topology.tree import tree
 
-    pictures = [(path, kind) for path, kind in ((svg, ".svg"), (png, ".png")) if path is not None]
+    pictures = [
+        (path, kind)
+        for path, kind in ((svg, ".svg"), (png, ".png"))
+        if path is not None
+    ]
     for path, kind in pictures:
         _check_picture(path, kind)
     machine = load(topology, nodes=nodes)
@@ -144,7 +152,10 @@ def _draw(machine: Fabric, path: Path) -> None:
 )
 @options.as_json("clusim_cli.forms:CheckedListJson")
 def check(
-    topologies: tuple[str, ...], nodes: int | None, measured: Path | None, as_json: bool
+    topologies: tuple[str, ...],
+    nodes: int | None,
+    measured: Path | None,
+    as_json: bool,
 ) -> None:
     """Check that TOPOLOGIES can be read, are connected, and can be simulated."""
     from clusim.base.extensions import find_extension
@@ -217,7 +228,9 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool) -> None:
     help="Format to write. nccl-xml is NCCL's topology XML, nccl-graph its graph XML, infragraph is YAML with the"
     " network.",
 )  # fmt: skip
-@options.output(more="NCCL's topology or graph XML, or InfraGraph YAML.", said="standard output")
+@options.output(
+    more="NCCL's topology or graph XML, or InfraGraph YAML.", said="standard output"
+)
 def export(topology: str, nodes: int | None, form: str, output: Path | None) -> None:
     """Write one node of TOPOLOGY as NCCL does (NCCL_TOPO_DUMP_FILE), its graphs (NCCL_GRAPH_DUMP_FILE), or all of
     TOPOLOGY as InfraGraph."""
@@ -234,9 +247,9 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
 
         text = write_graphs(communicator(machine).node_graphs)
     elif form == "infragraph":
-        text = find_extension("clusim.topologies", "infragraph", "InfraGraph").function("dump")(
-            machine
-        )
+        text = find_extension(
+            "clusim.topologies", "infragraph", "InfraGraph"
+        ).function("dump")(machine)
     else:
         text = dump_system(machine)
     if output is None:
@@ -259,14 +272,21 @@ def export(topology: str, nodes: int | None, form: str, output: Path | None) -> 
 @options.output(more="A topology file; - is stdout.")
 @options.kind(type=TOPOLOGY_KIND)
 @click.option(
-    "--chip", type=CHIP, metavar="NAME", help="Type of the GPUs, if FILE does not contain it."
+    "--chip",
+    type=CHIP,
+    metavar="NAME",
+    help="Type of the GPUs, if FILE does not contain it.",
 )
 @click.option(
     "--cpu",
     metavar="NAME",
     help="Type of the processors, such as epyc-milan, if FILE does not contain it.",
 )
-@click.option("--group", metavar="GROUP", help="Number or name of the system, if FILE has several.")
+@click.option(
+    "--group",
+    metavar="GROUP",
+    help="Number or name of the system, if FILE has several.",
+)
 @click.option(
     "--onto", type=TOPOLOGY, metavar="TOPOLOGY",
     help="FILE is partial (NCCL_TOPO_FILE): the rest is as in this preset, topology file or XML.",
@@ -284,7 +304,9 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
     if chip is not None:
         gpu(chip)  # rejects an unknown chip, also if the file describes it better
     if onto is not None and (group or cpu or kind not in (None, "nccl-xml")):
-        message = "--onto is for NCCL's XML of one node; not with --cpu, --group, --kind"
+        message = (
+            "--onto is for NCCL's XML of one node; not with --cpu, --group, --kind"
+        )
         raise click.UsageError(message)
     if onto is not None:
         result = import_onto(file, onto, chip=chip)
@@ -296,7 +318,10 @@ def import_(file: Path, output: Path | None, as_json: bool, **given: Any) -> Non
     if output is not None:
         write_text(output, text, [file])
     if as_json:
-        summary = {**_summary(result, file, output), "findings": [f.to_json() for f in findings]}
+        summary = {
+            **_summary(result, file, output),
+            "findings": [f.to_json() for f in findings],
+        }
         _print_json(summary, err=to_stdout)
         return
     for line in [*_words(result, file), *_found(findings)]:
@@ -311,21 +336,29 @@ def _findings(imported: Imported) -> list[Finding]:
     """Return the findings of `topo check` in an imported topology, without mere values."""
     from clusim.topology import check
 
-    return [finding for finding in check(imported.fabric()) if finding.level != "info"]
+    return [
+        finding for finding in check(imported.fabric()) if finding.level != "info"
+    ]
 
 
 def _found(findings: list[Finding]) -> list[str]:
-    lines = [f"  found by `clusim topo check` ({len(findings)}):"] if findings else []
+    lines = (
+        [f"  found by `clusim topo check` ({len(findings)}):"] if findings else []
+    )
     return lines + [f"    {finding.level}: {finding.what}" for finding in findings]
 
 
 def _words(imported: Imported, file: Path) -> list[str]:
     counts = [
-        f"{value} {name.replace('_', ' ')}" for name, value in imported.counts.items() if value
+        f"{value} {name.replace('_', ' ')}"
+        for name, value in imported.counts.items()
+        if value
     ]
     lines = [f"{file}: {imported.title}", f"  found: {', '.join(counts)}"]
     if imported.assumptions:
-        lines.append(f"  assumed, as missing in the file ({len(imported.assumptions)}):")
+        lines.append(
+            f"  assumed, as missing in the file ({len(imported.assumptions)}):"
+        )
     return lines + [f"    {assumption}" for assumption in imported.assumptions]
 
 

@@ -72,9 +72,13 @@ def ran(given: dict[str, Any], record: tuple[Path, int] | None) -> int:
     )
     program = TorchProgram(given["program"], given["arguments"], given["module"])
     real = given["data"] == "real"
-    ranks = ProgramRanks(given["nproc_per_node"], given["distinct"], real, given["compare"])
+    ranks = ProgramRanks(
+        given["nproc_per_node"], given["distinct"], real, given["compare"]
+    )
     result = run_program(program, request, ranks, record and RecordedStep(*record))
-    click.echo(json.dumps(result.to_json()) if given["as_json"] else f"\n{result.report()}")
+    click.echo(
+        json.dumps(result.to_json()) if given["as_json"] else f"\n{result.report()}"
+    )
     return 0
 
 

@@ -41,7 +41,11 @@ PATTERN = one_of(
 @click.option("--message", type=SIZE, default=None,
               help="Size of a message.  [default: 16MiB; one packet for uniform and hotspot]")  # fmt: skip
 @click.option(
-    "--packet", type=SIZE, default="4KiB", show_default=True, help="Largest payload of a packet."
+    "--packet",
+    type=SIZE,
+    default="4KiB",
+    show_default=True,
+    help="Largest payload of a packet.",
 )
 @click.option("--load", type=float, default=None,
               help="uniform, hotspot: load as a share of the topology's capacity.  [default: 0.6]")  # fmt: skip
@@ -90,7 +94,11 @@ def command(topology: str, nodes: int | None, as_json: bool, no_progress: bool, 
         check_place(plot)
     with shown_progress(not no_progress, given["trace_out"]) as shown:
         given["watch"].tell = shown.begins
-        given |= {"nodes": nodes, "progress": shown.progress, "command": command_line()}
+        given |= {
+            "nodes": nodes,
+            "progress": shown.progress,
+            "command": command_line(),
+        }
         result = traffic(topology, pattern or "permutation", message, **given)
     rates = flow_rates(result) if by_flows else None
     if plot is not None and rates is not None:
@@ -99,9 +107,14 @@ def command(topology: str, nodes: int | None, as_json: bool, no_progress: bool, 
 
         Plot(plot_flows(rates)).save(plot)
     if as_json:
-        extra = {"pattern": "flows" if by_flows else pattern or "permutation", "doubts": doubtful}
+        extra = {
+            "pattern": "flows" if by_flows else pattern or "permutation",
+            "doubts": doubtful,
+        }
         form = result.to_json() | extra | summarise(result).to_json()
-        click.echo(json.dumps(form if rates is None else form | {"flows": rates.to_json()}))
+        click.echo(
+            json.dumps(form if rates is None else form | {"flows": rates.to_json()})
+        )
     else:
         result.diagnose()
         click.echo(traffic_report(result, rates))

@@ -26,7 +26,9 @@ TIME_LIMIT_PS = 60 * 10**12
 """Default wall-clock limit of the causes of ``--against`` [ps]."""
 
 
-@click.command("train", cls=GuardedCommand, short_help="Simulate training steps of a model.")
+@click.command(
+    "train", cls=GuardedCommand, short_help="Simulate training steps of a model."
+)
 @click.argument("workload", type=WORKLOAD)
 @click.argument("topology", type=TOPOLOGY, required=False)
 @options.nodes()
@@ -39,7 +41,9 @@ TIME_LIMIT_PS = 60 * 10**12
               help="Assemble the step from parts that were simulated before.")  # fmt: skip
 @click.option("--layers", is_flag=True,
               help="Only show compute, traffic and memory of every layer, without simulation.")  # fmt: skip
-@click.option("--strict-memory", is_flag=True, help="Fail if memory is insufficient.")
+@click.option(
+    "--strict-memory", is_flag=True, help="Fail if memory is insufficient."
+)
 @click.option("--scaling", type=one_of("strong", "weak"), default=None,
               help="Run with several numbers of replicas and print a table.")  # fmt: skip
 @click.option("--replicas", type=RANKS, default=None, metavar="LIST",
@@ -76,13 +80,17 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.training.proof import StepsEnded
 
     setup, spec = inputs(
-        *(workload, given["topology"], given["nodes"]), given["faults"], given["policy"]
+        *(workload, given["topology"], given["nodes"]),
+        given["faults"],
+        given["policy"],
     )
     _refuse_options(given)
     doubtful = doubts(setup, given["strict"], quiet=as_json)
     if given["layers"]:
         _refuse_simulation(given)
-        click.echo(_layers(spec, setup.fabric, as_json, strict=given["strict_memory"]))
+        click.echo(
+            _layers(spec, setup.fabric, as_json, strict=given["strict_memory"])
+        )
         return 0
     _refuse_modes(given)
     _refuse_loss(given, lost=given["rank"] is not None)
@@ -97,7 +105,9 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
         given["watch"].tell = shown.begins
         given["confirm"] = given["confirm"] or None
         how = RunOptions(
-            progress=shown.progress, command=command_line(), **taken(given, RunOptions)
+            progress=shown.progress,
+            command=command_line(),
+            **taken(given, RunOptions),
         )
         try:
             result = _result(request, how)
@@ -107,7 +117,9 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     for note in result.notes if as_json else ():
         click.echo(f"clusim: warning: {note}", err=True)
     click.echo(
-        json.dumps({**result.to_json(), "doubts": doubtful}) if as_json else training_report(result)
+        json.dumps({**result.to_json(), "doubts": doubtful})
+        if as_json
+        else training_report(result)
     )
     if result.verdict.unfinished:
         return shown.ended(f"not simulated: {result.verdict.unfinished}")
@@ -119,7 +131,11 @@ def _result(request: TrainRequest, how: RunOptions) -> StepResult:
     from clusim.training.estimate import estimated
 
     estimate = request.estimate
-    result = estimated(request, confirm=how.confirm) if estimate else trained(request, how)
+    result = (
+        estimated(request, confirm=how.confirm)
+        if estimate
+        else trained(request, how)
+    )
     result.diagnose()
     return result
 
@@ -137,7 +153,10 @@ def _other_mode(
         return _shrunk(request, given, as_json)
     if not given["scaling"]:
         return None
-    rows = [row.to_json() for row in scaling(request, given["replicas"], given["scaling"], stepped)]
+    rows = [
+        row.to_json()
+        for row in scaling(request, given["replicas"], given["scaling"], stepped)
+    ]
     return json.dumps(rows) if as_json else _table(rows)
 
 
@@ -158,12 +177,16 @@ def _compare(
 
 def _refuse_modes(given: dict[str, Any]) -> None:
     """Raise an error for options that exclude or need others."""
-    for option in ("scaling", "rank", "trace_out", "confirm") if given["against"] else ():
+    for option in (
+        ("scaling", "rank", "trace_out", "confirm") if given["against"] else ()
+    ):
         if given[option] not in (None, False):
             name = "lose" if option == "rank" else option.replace("_", "-")
             raise click.UsageError(f"--against: not with --{name}")
     if (given["scaling"] is None) != (given["replicas"] is None):
-        raise click.UsageError("--scaling needs --replicas, and --replicas needs --scaling")
+        raise click.UsageError(
+            "--scaling needs --replicas, and --replicas needs --scaling"
+        )
     if given["estimate"] and (given["trace_out"] or given["fold"]):
         raise click.UsageError("--estimate: not with --fold or --trace-out")
 
@@ -197,7 +220,9 @@ def _refuse_simulation(given: dict[str, Any]) -> None:
     ):
         value = given[names.get(option, option.replace("-", "_"))]
         if value or (option == "lose" and value is not None):
-            raise click.UsageError(f"--layers does not simulate; not with --{option}")
+            raise click.UsageError(
+                f"--layers does not simulate; not with --{option}"
+            )
 
 
 def _refuse_loss(given: dict[str, Any], *, lost: bool) -> None:
@@ -205,14 +230,20 @@ def _refuse_loss(given: dict[str, Any], *, lost: bool) -> None:
     if lost:
         for option in ("scaling", "confirm", "trace_out"):
             if given[option]:
-                raise click.UsageError(f"--lose: not with --{option.replace('_', '-')}")
+                raise click.UsageError(
+                    f"--lose: not with --{option.replace('_', '-')}"
+                )
         if given["watch"].limit_ps is not None:
             raise click.UsageError("--lose: not with --time-limit")
         return
     for option in ("at_ps", "iterations", "detection_ps", "shrink_ps"):
         context = click.get_current_context()
         if context.get_parameter_source(option) is ParameterSource.COMMANDLINE:
-            word = {"at_ps": "at", "detection_ps": "detection", "shrink_ps": "shrink-time"}
+            word = {
+                "at_ps": "at",
+                "detection_ps": "detection",
+                "shrink_ps": "shrink-time",
+            }
             raise click.UsageError(f"--{word.get(option, option)} needs --lose")
 
 
@@ -224,7 +255,11 @@ def _shrunk(request: TrainRequest, given: dict[str, Any], as_json: bool) -> str:
     failure = RankLoss(*(given[name] for name in names))
     job = lose_rank_in_training(request, failure, iterations=given["iterations"])
     notes = [f"  note: {note}" for note in job.notes]
-    return json.dumps(job.to_json()) if as_json else "\n".join([*shrunk_lines(job), *notes])
+    return (
+        json.dumps(job.to_json())
+        if as_json
+        else "\n".join([*shrunk_lines(job), *notes])
+    )
 
 
 def _refuse_options(given: dict[str, Any]) -> None:
@@ -232,11 +267,17 @@ def _refuse_options(given: dict[str, Any]) -> None:
     if given["scaling"] and given["confirm"]:
         raise click.UsageError("--confirm: not with --scaling")
     for option in ("estimate", "layers", "scaling"):
-        if given["watch"].limit_ps is not None and given[option] and not given["against"]:
+        if (
+            given["watch"].limit_ps is not None
+            and given[option]
+            and not given["against"]
+        ):
             raise click.UsageError(f"--time-limit: not with --{option}")
 
 
-def _said_known(error: StepsEnded, doubtful: list[str], as_json: bool, shown: Shown) -> int:
+def _said_known(
+    error: StepsEnded, doubtful: list[str], as_json: bool, shown: Shown
+) -> int:
     """Print the known part of steps that exceeded the time limit, and return the exit code."""
     from clusim.training.trainingreport import ended_report
 
@@ -265,7 +306,9 @@ def _layers(spec: Workload, machine: Fabric, as_json: bool, *, strict: bool) -> 
     from clusim.workload import make_plan
 
     plan = make_plan(spec, machine)
-    memory_notes(plan, [plan.memory(stage) for stage in range(plan.mesh.pipeline)], strict)
+    memory_notes(
+        plan, [plan.memory(stage) for stage in range(plan.mesh.pipeline)], strict
+    )
     if as_json:
         return json.dumps(layer_table(plan).to_json())
     return layer_report(plan)

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 )
 @click.argument("files", nargs=-1, required=True, type=MEASURED)
 @click.option(
-    "--system", help="Only rows of this system; for outputs of nccl-tests, the preset they ran on."
+    "--system",
+    help="Only rows of this system; for outputs of nccl-tests, the preset they ran on.",
 )
 @click.option("--sizes", type=click.IntRange(1), metavar="N",
               help="Maximum sizes per group of rows.  [default: all]")  # fmt: skip
@@ -54,7 +55,9 @@ if TYPE_CHECKING:
               help="Ignore texts and dates of rows that show their software.")  # fmt: skip
 @click.option("--row", metavar="ROW",
               help="Only this row (number or FILE:LINE), with the parts of its time.")  # fmt: skip
-@options.plot(more="It has measured and predicted times; a directory gets a PNG per system.")
+@options.plot(
+    more="It has measured and predicted times; a directory gets a PNG per system."
+)
 @click.option("--markdown", type=OUTPUT, help="Write the accuracy page.")
 @click.option("--errors", type=OUTPUT,
               help="Write the errors by class, for the expected errors of other commands.")  # fmt: skip
@@ -86,45 +89,67 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
             check_place(target)
     kinds = {is_step_table(path) for path in files}
     if kinds == {True, False}:
-        raise click.UsageError("tables of collectives and of training steps need separate commands")
+        raise click.UsageError(
+            "tables of collectives and of training steps need separate commands"
+        )
     if given["max_gpus"] and not given["campaign"]:
         raise click.UsageError("--max-gpus limits the rows of --campaign")
     if kinds == {True}:
         return _steps(files, as_json, given)
     if given["rows"]:
-        raise click.UsageError("--rows is for tables of training steps; --sizes is for collectives")
+        raise click.UsageError(
+            "--rows is for tables of training steps; --sizes is for collectives"
+        )
     return _collectives(files, as_json, given)
 
 
-def _collectives(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
+def _collectives(
+    files: tuple[Path, ...], as_json: bool, given: dict[str, Any]
+) -> int:
     """Validate tables of collectives."""
     from clusim.lowering import QUICK
     from clusim.validation.collectives.accuracypage import point_line, report_lines
     from clusim.validation.collectives.measurements import read_measurements
-    from clusim.validation.collectives.validate import CollectiveReport, by_campaign, validate
+    from clusim.validation.collectives.validate import (
+        CollectiveReport,
+        by_campaign,
+        validate,
+    )
 
-    rows = read_measurements(files, system=given["system"], infer=not given["no_infer"])
+    rows = read_measurements(
+        files, system=given["system"], infer=not given["no_infer"]
+    )
     grain = given["granularity"] or QUICK
     if given["row"] is not None:
         from clusim.validation.collectives.explained import explain_row, row_named
 
         result = explain_row(row_named(rows, given["row"]), grain)
-        click.echo(json.dumps(result.to_json()) if as_json else "\n".join(result.lines()))
+        click.echo(
+            json.dumps(result.to_json()) if as_json else "\n".join(result.lines())
+        )
         return 0
     if given["infer"]:
         return _inferred(rows, as_json, given)
     if given["campaign"]:
         rows = by_campaign(rows, given["campaign"], gpus=given["max_gpus"] or 0)
     with working(given["jobs"], given["executor"]) as jobs:
-        predict = partial(validate, rows, sizes=given["sizes"] or 0, jobs=jobs, granularity=grain)
-        report, code = _predict(predict, CollectiveReport, point_line, as_json, given)
+        predict = partial(
+            validate, rows, sizes=given["sizes"] or 0, jobs=jobs, granularity=grain
+        )
+        report, code = _predict(
+            predict, CollectiveReport, point_line, as_json, given
+        )
         if code:
             return _print(report, report_lines(report), as_json, code)
         if given["releases"]:
             from clusim.validation.collectives.releases import with_releases
 
-            with counted_progress(not given["no_progress"], "by other releases") as progress:
-                report = with_releases(report, jobs=jobs, granularity=grain, progress=progress)
+            with counted_progress(
+                not given["no_progress"], "by other releases"
+            ) as progress:
+                report = with_releases(
+                    report, jobs=jobs, granularity=grain, progress=progress
+                )
     plots: list[tuple[str, Path]] = []
     if given["plot"] is not None:
         from clusim.validation.collectives.validate import save_accuracies
@@ -146,9 +171,16 @@ def _inferred(rows: list[Row], as_json: bool, given: dict[str, Any]) -> int:
         working(given["jobs"], given["executor"]) as jobs,
         counted_progress(not given["no_progress"], "predicted") as progress,
     ):
-        found = infer(rows, jobs=jobs, granularity=given["granularity"] or QUICK, progress=progress)
+        found = infer(
+            rows,
+            jobs=jobs,
+            granularity=given["granularity"] or QUICK,
+            progress=progress,
+        )
     data = {"inferred": [item.to_json() for item in found]}
-    click.echo(json.dumps(data) if as_json else "\n".join(item.line() for item in found))
+    click.echo(
+        json.dumps(data) if as_json else "\n".join(item.line() for item in found)
+    )
     return 0
 
 
@@ -167,14 +199,20 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
 
     for name in ("system", "sizes", "releases", "infer", "no_infer", "row", "plot"):
         if given[name]:
-            raise click.UsageError(f"--{name.replace('_', '-')} is for tables of collectives")
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} is for tables of collectives"
+            )
     table = rows = read_steps(files)
     if given["campaign"]:
         rows = rows_by_source(table, given["campaign"], gpus=given["max_gpus"] or 0)
     with working(given["jobs"], given["executor"]) as jobs:
         grain = given["granularity"] or STEP
         predict = partial(
-            validate_steps, rows, limit=given["rows"] or 0, jobs=jobs, granularity=grain
+            validate_steps,
+            rows,
+            limit=given["rows"] or 0,
+            jobs=jobs,
+            granularity=grain,
         )
         report, code = _predict(predict, StepReport, row_line, as_json, given)
     report = replace(report, skipped=report.skipped + len(table) - len(rows))
@@ -198,7 +236,9 @@ def _predict(
     """
     rows: list[Any] = []
     number = 0
-    with counted_progress(as_json and not given["no_progress"], "predicted") as progress:
+    with counted_progress(
+        as_json and not given["no_progress"], "predicted"
+    ) as progress:
 
         def tell(row: Any, done: int, total: int) -> None:
             nonlocal number
@@ -214,9 +254,15 @@ def _predict(
         except (KeyboardInterrupt, SystemExit) as end:
             if not rows:
                 raise
-            click.echo(f"clusim: interrupted after {len(rows)} of {number} rows", err=True)
-            code: Any = end.code if isinstance(end, SystemExit) else 128 + signal.SIGINT
-            return kind.of(rows, number - len(rows), str(predict.keywords["granularity"])), code
+            click.echo(
+                f"clusim: interrupted after {len(rows)} of {number} rows", err=True
+            )
+            code: Any = (
+                end.code if isinstance(end, SystemExit) else 128 + signal.SIGINT
+            )
+            return kind.of(
+                rows, number - len(rows), str(predict.keywords["granularity"])
+            ), code
     _require(report)
     return report, 0
 

@@ -10,7 +10,9 @@ import click
 from clusim_cli.outputs import GuardedCommand
 
 
-@click.command("view", cls=GuardedCommand, short_help="Look at a trace in a browser.")
+@click.command(
+    "view", cls=GuardedCommand, short_help="Look at a trace in a browser."
+)
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     "--port",
@@ -28,7 +30,10 @@ def command(trace: Path, port: int, no_browser: bool) -> None:
     from clusim.report.page_data import Feed
     from clusim.report.server import PageServer
 
-    with PageServer(Feed.open(trace, rows=2000), port) as server, suppress(KeyboardInterrupt):
+    with (
+        PageServer(Feed.open(trace, rows=2000), port) as server,
+        suppress(KeyboardInterrupt),
+    ):
         click.echo(f"{server.url}  (Ctrl-C ends)")
         if not no_browser:
             import webbrowser

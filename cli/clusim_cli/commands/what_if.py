@@ -29,11 +29,17 @@ BASES = ("run", "nccl-tests", "replay", "train")
 )
 @click.argument("baseline")
 @click.argument("changes", nargs=-1, required=True, metavar="CHANGE...")
-@options.html(more="Bottlenecks side by side, times and bandwidths on one axis, busy wires.")
+@options.html(
+    more="Bottlenecks side by side, times and bandwidths on one axis, busy wires."
+)
 @options.as_json("clusim.studies.whatif.table:WhatIf")
 @options.no_progress()
 def command(
-    baseline: str, changes: tuple[str, ...], html: Path | None, as_json: bool, no_progress: bool
+    baseline: str,
+    changes: tuple[str, ...],
+    html: Path | None,
+    as_json: bool,
+    no_progress: bool,
 ) -> int:
     """Run BASELINE, the words of a run, nccl-tests, replay or train command in quotes, and again with each CHANGE.
 
@@ -54,10 +60,14 @@ def command(
     base = _asked(kind, words, "")
     named = [(text, _change(kind, words, text, base)) for text in changes]
     with counted_progress(not no_progress, "changes") as progress:
-        result = what_if(base, named, title=f"clusim {kind} {shlex.join(words)}", counted=progress)
+        result = what_if(
+            base, named, title=f"clusim {kind} {shlex.join(words)}", counted=progress
+        )
     if html is not None:
         write_bytes(html, result.page().encode())
-    click.echo(json.dumps(result.to_json()) if as_json else "\n".join(result.lines()))
+    click.echo(
+        json.dumps(result.to_json()) if as_json else "\n".join(result.lines())
+    )
     refused = [row for row in result.rows if row.planned.error]
     for row in refused:
         click.echo(f"clusim: {row.change}: {row.planned.error}", err=True)
@@ -69,7 +79,9 @@ def _base(text: str) -> tuple[str, list[str]]:
     if words[:1] == ["clusim"]:
         words = words[1:]
     if not words or words[0] not in BASES:
-        raise click.UsageError(f"{text!r}: must begin with one of {', '.join(BASES)}")
+        raise click.UsageError(
+            f"{text!r}: must begin with one of {', '.join(BASES)}"
+        )
     return words[0], words[1:]
 
 
@@ -80,7 +92,9 @@ def _split(text: str) -> list[str]:
         raise click.UsageError(f"{text!r}: {error}") from None
 
 
-def _change(kind: str, words: list[str], text: str, base: AnyAsked) -> AnyAsked | AnyChange:
+def _change(
+    kind: str, words: list[str], text: str, base: AnyAsked
+) -> AnyAsked | AnyChange:
     """Return the request of a change."""
     from clusim.simulation.speed import speed_of
     from clusim.studies.whatif.api import repair_fault, switch_of

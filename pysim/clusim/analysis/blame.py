@@ -15,7 +15,16 @@ from clusim.analysis.whatif import Change, parse_change
 from clusim.base.tables import ColumnTable, group_values
 from clusim.results.servers import FULL
 
-COLUMNS = ("group", "resource", "reason", "time_ps", "share", "steps", "class", "wires")
+COLUMNS = (
+    "group",
+    "resource",
+    "reason",
+    "time_ps",
+    "share",
+    "steps",
+    "class",
+    "wires",
+)
 
 _ORDER = {"stall": 0, "cost": 1, "work": 2}
 
@@ -42,25 +51,40 @@ def blame(path: str | Path) -> ColumnTable:
             total += step.length_ps
             for part in run.charges(step):
                 if part.ps:
-                    entry = sums.setdefault((part.group, part.resource, part.reason), _Sum())
+                    entry = sums.setdefault(
+                        (part.group, part.resource, part.reason), _Sum()
+                    )
                     entry.ps += part.ps
                     entry.steps += 1
                     if part.wire >= 0:
                         entry.wires.add(part.wire)
         result = run.traced.result
         verdict = judged(run).verdict if result.judge is None else result.verdict
-    ordered = sorted(sums.items(), key=lambda item: (_ORDER[item[0][0]], -item[1].ps, item[0]))
+    ordered = sorted(
+        sums.items(), key=lambda item: (_ORDER[item[0][0]], -item[1].ps, item[0])
+    )
     rows = []
     for (group, resource, reason), entry in ordered:
         classes = sorted({network.classes[w] for w in entry.wires})
         wires = [network.names[w] for w in sorted(entry.wires)]
         share = entry.ps / max(1, total)
         rows.append(
-            (group, resource, reason, entry.ps, share, entry.steps, ", ".join(classes), wires)
+            (
+                group,
+                resource,
+                reason,
+                entry.ps,
+                share,
+                entry.steps,
+                ", ".join(classes),
+                wires,
+            )
         )
     facts = {"time_ps": total, "complete": result.complete}
     for group in _ORDER:
-        facts[f"{group}_ps"] = sum(entry.ps for key, entry in sums.items() if key[0] == group)
+        facts[f"{group}_ps"] = sum(
+            entry.ps for key, entry in sums.items() if key[0] == group
+        )
     table = ColumnTable.of(COLUMNS, rows, facts)
     table.notes.extend(verdict.headlines())
     return table
@@ -69,15 +93,24 @@ def blame(path: str | Path) -> ColumnTable:
 def largest(table: ColumnTable, least: float = 0.01) -> ColumnTable:
     """Return a time breakdown with a single row per group for the rows with shares below `least`."""
     rows = []
-    for group, members in group_values((row["group"], row) for row in table.rows()).items():
+    for group, members in group_values(
+        (row["group"], row) for row in table.rows()
+    ).items():
         small = [row for row in members if row["share"] < least]
-        rows += [tuple(row.values()) for row in members if len(small) < 2 or row not in small]
+        rows += [
+            tuple(row.values())
+            for row in members
+            if len(small) < 2 or row not in small
+        ]
         if len(small) > 1:
             ps, share, steps = (
-                sum(row[name] for row in small) for name in ("time_ps", "share", "steps")
+                sum(row[name] for row in small)
+                for name in ("time_ps", "share", "steps")
             )
             resource = f"{len(small)} rows below {least:.0%}"
-            rows.append((group, resource, "--top 0 shows them", ps, share, steps, "", []))
+            rows.append(
+                (group, resource, "--top 0 shows them", ps, share, steps, "", [])
+            )
     return ColumnTable.of(COLUMNS, rows, table.facts, table.notes)
 
 
@@ -91,13 +124,20 @@ def server_table(path: str | Path) -> ColumnTable:
     names = tuple(ServerRowJson.__annotations__)
     rows = [
         tuple(
-            ", ".join(one.remedies) if name == "remedies" else getattr(one, name) for name in names
+            ", ".join(one.remedies) if name == "remedies" else getattr(one, name)
+            for name in names
         )
         for one in servers.classes
     ]
     table = ColumnTable.of(names, rows, traced.facts)
-    full = [f"{one.full} of {one.servers} {one.name}" for one in servers.classes if one.full]
-    table.notes.append(f"busy for at least {FULL:.0%}: {'; '.join(full) or 'no server'}")
+    full = [
+        f"{one.full} of {one.servers} {one.name}"
+        for one in servers.classes
+        if one.full
+    ]
+    table.notes.append(
+        f"busy for at least {FULL:.0%}: {'; '.join(full) or 'no server'}"
+    )
     return table
 
 
@@ -128,14 +168,28 @@ def alike(table: ColumnTable) -> list[dict[str, Any]]:
 
     The resource of a merged row is the common part of the names, and the number of merged rows.
     """
-    kinds = ((row["class"] or str(row["resource"]).partition(" ")[0], row) for row in table.rows())
-    groups = group_values(((row["group"], kind, row["reason"]), row) for kind, row in kinds)
+    kinds = (
+        (row["class"] or str(row["resource"]).partition(" ")[0], row)
+        for row in table.rows()
+    )
+    groups = group_values(
+        ((row["group"], kind, row["reason"]), row) for kind, row in kinds
+    )
     result = []
     for (group, kind, reason), rows in groups.items():
-        sums = {name: sum(row[name] for row in rows) for name in ("time_ps", "share", "steps")}
+        sums = {
+            name: sum(row[name] for row in rows)
+            for name in ("time_ps", "share", "steps")
+        }
         label = f"{kind} (x{len(rows)})"
         resource = rows[0]["resource"] if len(rows) == 1 else label
         result.append(
-            {"group": group, "kind": kind, "resource": resource, "reason": reason, **sums}
+            {
+                "group": group,
+                "kind": kind,
+                "resource": resource,
+                "reason": reason,
+                **sums,
+            }
         )
     return sorted(result, key=lambda row: -row["time_ps"])

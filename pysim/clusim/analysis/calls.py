@@ -41,7 +41,8 @@ def collectives(path: str | Path) -> ColumnTable:
     for call in np.flatnonzero(first_starts.count).tolist():
         call_info = calls[call]
         start, end, late = (
-            int(times[call]) for times in (first_starts.start, first_starts.end, first_starts.late)
+            int(times[call])
+            for times in (first_starts.start, first_starts.end, first_starts.late)
         )
         time, skew = end - start, late - start
         joint_ps = time - skew
@@ -53,7 +54,10 @@ def collectives(path: str | Path) -> ColumnTable:
         limit, busy = "", 0.0
         if len(used) and joint_ps and call < run.calls:
             uses = usage.of("wire", used, start + skew, end)
-            limit, busy = result.wires.names[int(used[np.argmax(uses)])], float(uses.max())
+            limit, busy = (
+                result.wires.names[int(used[np.argmax(uses)])],
+                float(uses.max()),
+            )
         rows.append(
             (
                 *(
@@ -64,8 +68,18 @@ def collectives(path: str | Path) -> ColumnTable:
                     call_info.dtype,
                     call_info.bytes,
                 ),
-                *(call_info.ranks, call_info.channels, run.streams[int(first_starts.stream[call])]),
-                *(int(first_starts.count[call]) // call_info.tasks or 1, start, end, time, skew),
+                *(
+                    call_info.ranks,
+                    call_info.channels,
+                    run.streams[int(first_starts.stream[call])],
+                ),
+                *(
+                    int(first_starts.count[call]) // call_info.tasks or 1,
+                    start,
+                    end,
+                    time,
+                    skew,
+                ),
                 *(algbw, busbw, limit, busy, busbw / busy if busy else 0.0),
                 round(float(first_starts.exposed[call] / first_starts.count[call])),
             )
@@ -73,7 +87,9 @@ def collectives(path: str | Path) -> ColumnTable:
     rows.sort(key=lambda row: (row[10], row[0]))
     times = sum(row[9] for row in rows)
     facts = traced.facts | {"collectives": times}
-    return ColumnTable.of(CollectiveRowJson.__annotations__, rows, facts, _notes(rows))
+    return ColumnTable.of(
+        CollectiveRowJson.__annotations__, rows, facts, _notes(rows)
+    )
 
 
 class _Asked(NamedTuple):
@@ -93,8 +109,13 @@ def _collectives_of(traced: Traced) -> Iterator[_Asked]:
     """Yield the collectives of the schedule."""
     inputs = traced.inputs
     texts = [inputs.texts(f"calls/{name}") for name in _Asked._fields[:4]]
-    numbers = [inputs.numbers(f"calls/{name}").tolist() for name in ("bytes", "channels")]
-    ranks, called = np.diff(inputs.numbers("calls/ranks_off")), inputs.numbers("tasks/call")
+    numbers = [
+        inputs.numbers(f"calls/{name}").tolist() for name in ("bytes", "channels")
+    ]
+    ranks, called = (
+        np.diff(inputs.numbers("calls/ranks_off")),
+        inputs.numbers("tasks/call"),
+    )
     tasks = np.bincount(called[called >= 0], minlength=len(ranks))
     # Those of replicated blocks have a task per rank.
     tasks = np.where(tasks == 0, ranks, tasks)
@@ -105,10 +126,15 @@ class _Seen:
     """Times of the tasks of every collective; for a repeated block, of its first occurrence."""
 
     def __init__(self, run: RunTasks, calls: int) -> None:
-        self.count, self.exposed, self.stream = (np.zeros(calls, np.int64) for _ in "ces")
+        self.count, self.exposed, self.stream = (
+            np.zeros(calls, np.int64) for _ in "ces"
+        )
         self.ended = np.ones(calls, bool)
         self.start = np.full(calls, NEVER)
-        self.late, self.end = np.full(calls, -1, np.int64), np.full(calls, -1, np.int64)
+        self.late, self.end = (
+            np.full(calls, -1, np.int64),
+            np.full(calls, -1, np.int64),
+        )
         for tasks in run:
             in_call = np.flatnonzero(tasks.call >= 0)
             call = tasks.call[in_call]
@@ -116,7 +142,9 @@ class _Seen:
             np.add.at(self.exposed, call, exposed_ps(tasks)[in_call])
             self.ended[call[~tasks.ended[in_call]]] = False
             # By start, so that the first repetition of a block precedes the others.
-            different, index, back = np.unique(call, return_index=True, return_inverse=True)
+            different, index, back = np.unique(
+                call, return_index=True, return_inverse=True
+            )
             same = tasks.pause[in_call] == tasks.pause[in_call][index][back]
             self._first(tasks, in_call[same | (call < run.calls)], run.calls)
             self.stream[different] = tasks.stream[in_call[index]]
@@ -150,5 +178,7 @@ def _notes(rows: list[tuple[Any, ...]]) -> list[str]:
         " bandwidth"
     )
     return [
-        f"{text}, {row[17]:.1%} of the limit of its busiest wire {row[16]}" if row[16] else text
+        f"{text}, {row[17]:.1%} of the limit of its busiest wire {row[16]}"
+        if row[16]
+        else text
     ]

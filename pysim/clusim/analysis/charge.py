@@ -31,16 +31,30 @@ Later resources on the path only follow the rate of the first.
 _PLAIN = {
     StepKind.TAIL: ("cost", "flags {ends}", "flag: data ready", CauseKind.LATENCY),
     StepKind.HEAD: ("cost", "flags {ends}", "flag: slots free", CauseKind.LATENCY),
-    StepKind.LAUNCH: ("cost", "launch of {rank}", "staggered CTA start", CauseKind.LAUNCH),
+    StepKind.LAUNCH: (
+        "cost",
+        "launch of {rank}",
+        "staggered CTA start",
+        CauseKind.LAUNCH,
+    ),
     StepKind.SLOT: ("stall", "CTA slots of {rank}", "all in use", CauseKind.SLOTS),
-    StepKind.DELAY: ("cost", "delays of {rank}", "pause in the schedule", CauseKind.LAUNCH),
+    StepKind.DELAY: (
+        "cost",
+        "delays of {rank}",
+        "pause in the schedule",
+        CauseKind.LAUNCH,
+    ),
     StepKind.TASK: ("cost", "{rank}", "task without slices", CauseKind.OTHER),
 }
 """Segments with one part: its group, resource, reason and cause."""
 
 _SCALED_AS = {
     **{StepKind.PACE: "cta", StepKind.FIXED: "step", StepKind.TAIL: "latency"},
-    **{StepKind.HEAD: "latency", StepKind.LAUNCH: "launch", StepKind.DELAY: "launch"},
+    **{
+        StepKind.HEAD: "latency",
+        StepKind.LAUNCH: "launch",
+        StepKind.DELAY: "launch",
+    },
 }
 """Segments on one resource, by its name in `Scale`."""
 
@@ -102,16 +116,26 @@ class Charger:
     """
 
     def __init__(
-        self, walk: Walk, network: Network, usage: Usage, used: Array, rivals: Rivals | None = None
+        self,
+        walk: Walk,
+        network: Network,
+        usage: Usage,
+        used: Array,
+        rivals: Rivals | None = None,
     ) -> None:
         self.walk, self.network, self.usage = walk, network, usage
         self._image, self.rivals = network.image, rivals
-        self._usual: dict[tuple[int, tuple[int, ...], tuple[int, int]], tuple[int, float]] = {}
+        self._usual: dict[
+            tuple[int, tuple[int, ...], tuple[int, int]], tuple[int, float]
+        ] = {}
         names = np.array(network.classes)
         rates = network.wires["rate_num"] / np.maximum(1, network.wires["rate_den"])
-        self._best = {name: float(rates[names == name].max()) for name in set(network.classes)}
+        self._best = {
+            name: float(rates[names == name].max()) for name in set(network.classes)
+        }
         self._peers = {
-            name: np.flatnonzero(used & (names == name)) for name in set(network.classes)
+            name: np.flatnonzero(used & (names == name))
+            for name in set(network.classes)
         }
 
     def charges(self, step: Step) -> list[Charge]:
@@ -147,14 +171,28 @@ class Charger:
         """Yield the nominal time of a CTA's segment, and the excess of a slow rank or a busy proxy thread."""
         rank, length = self._rank(step.endpoint), step.length_ps
         served = self.walk.threads.serves(step.instance)
-        nominal = min(length, self._fixed_ps(step)) if served else self._nominal(step, length)
+        nominal = (
+            min(length, self._fixed_ps(step))
+            if served
+            else self._nominal(step, length)
+        )
         proxies = f"proxies at {rank}"
         if served or step.instance >= self.network.num_programs:
-            yield Charge("cost", proxies, "work posted to the NIC", nominal, CauseKind.PROXY)
+            yield Charge(
+                "cost", proxies, "work posted to the NIC", nominal, CauseKind.PROXY
+            )
         elif step.kind is StepKind.FIXED:
-            yield Charge("cost", f"CTAs of {rank}", "per-slice overhead", nominal, CauseKind.STEP)
+            yield Charge(
+                "cost",
+                f"CTAs of {rank}",
+                "per-slice overhead",
+                nominal,
+                CauseKind.STEP,
+            )
         else:
-            yield Charge("work", f"CTAs of {rank}", "copy/reduce", nominal, CauseKind.CTA)
+            yield Charge(
+                "work", f"CTAs of {rank}", "copy/reduce", nominal, CauseKind.CTA
+            )
         excess = length - nominal
         if served:
             reason = "proxy thread busy with other messages"
@@ -169,8 +207,13 @@ class Charger:
 
     def _alone(self, step: Step) -> tuple[int, int]:
         """Return the time of a kernel's compute and of its memory traffic if nothing shares its GPU [ps]."""
-        task, ends = self._image["tasks"][step.task], self._image["endpoints"][step.endpoint]
-        return int(task["compute_ps"]), int(task["mem_bytes"]) * int(ends["mem_cost16"]) >> 16
+        task, ends = (
+            self._image["tasks"][step.task],
+            self._image["endpoints"][step.endpoint],
+        )
+        return int(task["compute_ps"]), int(task["mem_bytes"]) * int(
+            ends["mem_cost16"]
+        ) >> 16
 
     def _kernel(self, step: Step) -> Iterator[Charge]:
         """Yield the time of a kernel without contention on its GPU, and its loss to SM sharing."""
@@ -180,18 +223,28 @@ class Charger:
         bound, cause, shared = "compute", CauseKind.COMPUTE, "SMs"
         if memory > compute:
             bound, cause, shared = "memory", CauseKind.MEMORY, "HBM"
-        yield Charge("work", f"kernels of {rank}", f"kernel, {bound}-bound", alone, cause)
-        slow, lost = self.network.slow_1024(step.endpoint, step.start_ps), length - alone
+        yield Charge(
+            "work", f"kernels of {rank}", f"kernel, {bound}-bound", alone, cause
+        )
+        slow, lost = (
+            self.network.slow_1024(step.endpoint, step.start_ps),
+            length - alone,
+        )
         dragged = min(lost, max(0, compute * (slow - 1024) // 1024))
         yield _slow(rank, dragged)
         reason = "kernel shares with others"
-        yield Charge("stall", f"{shared} of {rank}", reason, lost - dragged, CauseKind.SHARING)
+        yield Charge(
+            "stall", f"{shared} of {rank}", reason, lost - dragged, CauseKind.SHARING
+        )
 
     # ---- transfers
 
     def _transfer(self, step: Step) -> Iterator[Charge]:
         latency, loads = self.loads(step)
-        where, length = f"latency to {self._rank(step.endpoint)}", step.length_ps - latency
+        where, length = (
+            f"latency to {self._rank(step.endpoint)}",
+            step.length_ps - latency,
+        )
         yield Charge("cost", where, "round trips", latency, CauseKind.LATENCY)
         first = _busiest(loads)
         busy = int(length * first.use)
@@ -201,20 +254,28 @@ class Charger:
         yield from self._split(step, first, busy - min(stall, busy), busy)
         yield from self._idle(step, first, length - busy)
 
-    def _split(self, step: Step, first: _Load, load: int, busy: int) -> Iterator[Charge]:
+    def _split(
+        self, step: Step, first: _Load, load: int, busy: int
+    ) -> Iterator[Charge]:
         """Yield the time in which the busiest thing was busy, as load and as stall."""
         if first.what == "wire":
             yield from self._on_wire(step, first.number, load, busy)
         elif first.what == "cta":
             rank, nominal = self._rank(step.endpoint), self._nominal(step, busy)
-            yield Charge("work", f"CTAs of {rank}", "CTA throughput", nominal, CauseKind.CTA)
+            yield Charge(
+                "work", f"CTAs of {rank}", "CTA throughput", nominal, CauseKind.CTA
+            )
             yield _slow(rank, busy - nominal)
         else:
             name, cause = self._resource_name(first)
             yield Charge("work", name, "bytes served", load, cause)
-            yield Charge("stall", name, "slowest component of the path", busy - load, cause)
+            yield Charge(
+                "stall", name, "slowest component of the path", busy - load, cause
+            )
 
-    def _on_wire(self, step: Step, wire: int, load: int, busy: int) -> Iterator[Charge]:
+    def _on_wire(
+        self, step: Step, wire: int, load: int, busy: int
+    ) -> Iterator[Charge]:
         """Yield the busy time of a wire by cause.
 
         The parts are the load of this and the parallel wires, rivals, the time that the wire would not need at its
@@ -222,7 +283,9 @@ class Charger:
         """
         name = self.network.link(wire)
         if self.rivals is not None:
-            part, who = self.rivals.share(step.task, wire, step.start_ps, step.end_ps)
+            part, who = self.rivals.share(
+                step.task, wire, step.start_ps, step.end_ps
+            )
             busy_part = int(busy * part)
             charge = ("stall", name, "busy with other collectives", busy_part)
             yield Charge(*charge, CauseKind.CONTENTION, wire, frozenset(who))
@@ -235,7 +298,9 @@ class Charger:
         yield Charge("work", name, "transmission", load, cause, wire)
         yield Charge("stall", name, "degraded", lost, CauseKind.FAULT, wire)
         queued = busy - load - lost
-        yield Charge("stall", name, "overloaded, against parallel wires", queued, cause, wire)
+        yield Charge(
+            "stall", name, "overloaded, against parallel wires", queued, cause, wire
+        )
 
     def wire_cause(self, wire: int) -> CauseKind:
         """Return the kind of cause of traffic on a wire."""
@@ -257,10 +322,14 @@ class Charger:
     def _idle(self, step: Step, first: _Load, idle: int) -> Iterator[Charge]:
         """Yield the time in which not even the busiest thing was busy."""
         if first.what == "wire":
-            stalled = self.usage.one("credit", first.number, step.start_ps, step.end_ps)
+            stalled = self.usage.one(
+                "credit", first.number, step.start_ps, step.end_ps
+            )
             credit = min(idle, int(step.length_ps * stalled))
             name = self.network.link(first.number)
-            yield Charge("stall", name, "no credit", credit, CauseKind.CREDIT, first.number)
+            yield Charge(
+                "stall", name, "no credit", credit, CauseKind.CREDIT, first.number
+            )
             idle -= credit
         share = self.usage.held_share(step.connection, step.start_ps, step.end_ps)
         held_ps = min(idle, int(step.length_ps * share))
@@ -270,13 +339,21 @@ class Charger:
         rank = self._rank(step.endpoint)
         if self.walk.threads.serves(step.instance):
             reason = "wire idle between messages"
-            yield Charge("stall", f"proxies at {rank}", reason, idle, CauseKind.PROXY)
+            yield Charge(
+                "stall", f"proxies at {rank}", reason, idle, CauseKind.PROXY
+            )
         elif self._asks(step):
             reason = "read window exhausted, wire idle"
-            yield Charge("stall", f"window of {rank}", reason, idle, CauseKind.WINDOW)
+            yield Charge(
+                "stall", f"window of {rank}", reason, idle, CauseKind.WINDOW
+            )
         else:
             yield Charge(
-                "stall", f"CTAs of {rank}", "wire idle between packets", idle, CauseKind.CTA
+                "stall",
+                f"CTAs of {rank}",
+                "wire idle between packets",
+                idle,
+                CauseKind.CTA,
             )
 
     def _asks(self, step: Step) -> bool:
@@ -291,7 +368,9 @@ class Charger:
         )
 
     def _flags(self, step: Step) -> int:
-        return self.walk.slices.flags(int(self.walk.slices.table(step.instance).prim[step.seq]))
+        return self.walk.slices.flags(
+            int(self.walk.slices.table(step.instance).prim[step.seq])
+        )
 
     def loads(self, step: Step) -> tuple[int, list[_Load]]:
         """Return the latency of a transfer [ps], and the things it needs in the order of its way."""
@@ -300,10 +379,16 @@ class Charger:
         span = (step.start_ps - self._fixed_ps(step), step.end_ps)
         latency = 0
         if self._asks(step):
-            latency = min(step.length_ps, network.latency_ps(step.connection, step.endpoint, flags))
+            latency = min(
+                step.length_ps,
+                network.latency_ps(step.connection, step.endpoint, flags),
+            )
         stages = network.stages_of(step.connection, step.endpoint, flags)
         times = span, self._task_time_ps(step)
-        result = [self._wire_load(stage, times) for stage in network.narrow_to(stages, step.wire)]
+        result = [
+            self._wire_load(stage, times)
+            for stage in network.narrow_to(stages, step.wire)
+        ]
         conn = self._image["conns"][step.connection]
         ends = (int(conn["src"]), int(conn["dst"]))
         if int(conn["stage"]) != NONE:
@@ -334,7 +419,9 @@ class Charger:
         """Return the busiest lane of a stage."""
         wire = stage.lanes[0]
         if len(stage.lanes) > 1:
-            wire = stage.lanes[int(np.argmax(self.usage.of("wire", stage.lanes, *times[0])))]
+            wire = stage.lanes[
+                int(np.argmax(self.usage.of("wire", stage.lanes, *times[0])))
+            ]
         load = self._load("wire", wire, times)
         key = (wire, tuple(stage.group), times[1])
         if key not in self._usual:
@@ -348,7 +435,9 @@ class Charger:
         """Return a wire like another one, -1 if there is none, and the median of their use in a span."""
         peers = [other for other in group if other != wire]
         if not peers:
-            peers = [int(w) for w in self._peers[self.network.classes[wire]] if w != wire]
+            peers = [
+                int(w) for w in self._peers[self.network.classes[wire]] if w != wire
+            ]
         if not peers:
             return -1, 0.0
         return peers[0], float(np.median(self.usage.of("wire", peers, *span)))
@@ -360,7 +449,9 @@ class Charger:
         table = self.walk.slices.table(step.instance)
         expand = int(self._image["conns"]["expand_120"][step.connection])
         size = -(-int(table.bytes[step.seq]) * expand // 120)
-        return self.network.copy_ps(step.instance, int(table.prim[step.seq]), size, step.start_ps)
+        return self.network.copy_ps(
+            step.instance, int(table.prim[step.seq]), size, step.start_ps
+        )
 
     def _flight(self, step: Step) -> Iterator[Charge]:
         """Yield the latency of a write's last packets, and their queueing after the first wire."""
@@ -418,11 +509,17 @@ class Charger:
             alone = list(_within(self.network.flight(step.connection), length))
             yield from alone
             remainder = length - sum(delay.ps for delay in alone)
-            yield from self._bound(_busiest(self._behind(step)), remainder) if remainder else ()
+            yield from (
+                self._bound(_busiest(self._behind(step)), remainder)
+                if remainder
+                else ()
+            )
         elif kind is StepKind.KERNEL:
             compute, memory = self._alone(step)
             yield Delay("hbm" if memory > compute else "compute", length)
-        elif kind in (StepKind.PACE, StepKind.FIXED) and self.walk.threads.serves(step.instance):
+        elif kind in (StepKind.PACE, StepKind.FIXED) and self.walk.threads.serves(
+            step.instance
+        ):
             yield Delay("proxy", length)
         else:
             yield Delay(_FIGURES.get(kind, ""), length)
@@ -433,7 +530,11 @@ class Charger:
         Time in which a full window kept the busiest wire idle depends on the latencies.
         """
         latency, loads = self.loads(step)
-        first, remainder, flags = _busiest(loads), step.length_ps - latency, self._flags(step)
+        first, remainder, flags = (
+            _busiest(loads),
+            step.length_ps - latency,
+            self._flags(step),
+        )
         if not latency:
             yield from self._bound(first, remainder)
             return
@@ -453,7 +554,9 @@ class Charger:
     def _bound(self, load: _Load, ps: int) -> Iterator[Delay]:
         """Yield a time that a resource limits."""
         on_wire = load.what == "wire"
-        yield Delay("wires" if on_wire else load.what, ps, load.number if on_wire else -1)
+        yield Delay(
+            "wires" if on_wire else load.what, ps, load.number if on_wire else -1
+        )
 
     def _scaled_transfer(self, step: Step, scale: Scale) -> float:
         latency, loads = self.loads(step)
@@ -467,7 +570,9 @@ class Charger:
         gain = first.use * (1.0 - after / before) if before > 0 else 0.0
         turn = step.length_ps + self._fixed_ps(step)
         pace_ps = min(length, self._pace_ps(step)) / scale("cta", step.endpoint)
-        return latency / scale("latency", step.endpoint) + max(pace_ps, length - turn * gain, 0.0)
+        return latency / scale("latency", step.endpoint) + max(
+            pace_ps, length - turn * gain, 0.0
+        )
 
 
 def _slow(rank: str, lost_ps: int) -> Charge:
@@ -488,7 +593,9 @@ def _busiest(loads: list[_Load]) -> _Load:
     """Return the first of the things that are about as busy as the busiest."""
     highest = max(load.use for load in loads)
     cta = [load for load in loads if load.what == "cta" and load.use >= highest]
-    return cta[0] if cta else next(load for load in loads if load.use >= NEAR * highest)
+    return (
+        cta[0] if cta else next(load for load in loads if load.use >= NEAR * highest)
+    )
 
 
 def _next(first: _Load, loads: list[_Load]) -> float:

@@ -42,7 +42,11 @@ def congestion(path: str | Path) -> ColumnTable:
     """
     traced = open_traced(path)
     measures = _measures(traced)
-    rows = [*_tiers(traced, measures), *_groups(traced, measures), *_wires(traced, measures)]
+    rows = [
+        *_tiers(traced, measures),
+        *_groups(traced, measures),
+        *_wires(traced, measures),
+    ]
     return ColumnTable.of(COLUMNS, rows, traced.facts, _notes(rows, traced))
 
 
@@ -50,7 +54,9 @@ def hot_spots(traced: Traced) -> Array:
     """Return the wires that carried anything, hottest first."""
     counters = traced.result.wires.counters
     stress = counters["busy_ps"] + counters["stall_credit_ps"]
-    order = np.lexsort((np.arange(len(counters)), -counters["stall_arbitration_ps"], -stress))
+    order = np.lexsort(
+        (np.arange(len(counters)), -counters["stall_arbitration_ps"], -stress)
+    )
     return np.asarray(order[counters["packets"][order] > 0])
 
 
@@ -67,7 +73,11 @@ def _measures(traced: Traced) -> dict[str, Array]:
     total = max(1, result.time_ps)
     counters = result.wires.counters
     widths = np.maximum(1, np.diff(result.bins.edge_ps))
-    use = result.bins.wires["busy"] / widths if len(widths) else np.zeros((len(counters), 1))
+    use = (
+        result.bins.wires["busy"] / widths
+        if len(widths)
+        else np.zeros((len(counters), 1))
+    )
     share = widths / max(1, widths.sum()) if len(widths) else np.ones(1)
     return {
         "rate": result.wires.rate_Bps,
@@ -90,7 +100,9 @@ def tiers(traced: Traced) -> dict[str, Array]:
     used = np.flatnonzero(wires.counters["packets"] > 0)
 
     def tier(wire: int) -> str:
-        ends = [network.nodes[int(network.wires[end][wire])] for end in ("src", "dst")]
+        ends = [
+            network.nodes[int(network.wires[end][wire])] for end in ("src", "dst")
+        ]
         stems = "->".join(re.sub(r"[\d.]+$", "", end) or end for end in ends)
         return wires.classes[wire].replace("switch->switch", stems)
 
@@ -98,9 +110,13 @@ def tiers(traced: Traced) -> dict[str, Array]:
     return {name: np.array(ids) for name, ids in result.items()}
 
 
-def _row(who: tuple[str, str, str], mine: Array, measures: dict[str, Array]) -> tuple[Any, ...]:
+def _row(
+    who: tuple[str, str, str], mine: Array, measures: dict[str, Array]
+) -> tuple[Any, ...]:
     """Return the row of several wires, given its level, name and class; sources are not counted."""
-    rate, *values, carried = (merge(measures[name][mine]).item() for name, merge in _MERGED.items())
+    rate, *values, carried = (
+        merge(measures[name][mine]).item() for name, merge in _MERGED.items()
+    )
     imbalance = float(measures["busy"][mine].max()) / values[0] if values[0] else 1.0
     return (*who, len(mine), rate / 1e9, *values, imbalance, 0, carried)
 
@@ -117,15 +133,23 @@ def _groups(traced: Traced, measures: dict[str, Array]) -> list[tuple[Any, ...]]
     """
     wires, network = traced.result.wires, traced.network
     off, flat = network.image["group_off"], network.image["group_wires"]
-    sets = {tuple(flat[a:b].tolist()) for a, b in pairwise(off.tolist()) if b > a + 1}
+    sets = {
+        tuple(flat[a:b].tolist()) for a, b in pairwise(off.tolist()) if b > a + 1
+    }
     rows: list[tuple[Any, ...]] = []
     for members in sorted(sets):
         mine = np.array(members)
         if wires.counters["packets"][mine].any():
             source = network.nodes[int(network.wires["src"][mine[0]])]
-            ends = sorted({network.nodes[int(n)] for n in network.wires["dst"][mine]})
-            name = f"{source}->{ends[0]}" + (f"..{ends[-1]}" if len(ends) > 1 else "")
-            rows.append(_row(("group", name, wires.classes[mine[0]]), mine, measures))
+            ends = sorted(
+                {network.nodes[int(n)] for n in network.wires["dst"][mine]}
+            )
+            name = f"{source}->{ends[0]}" + (
+                f"..{ends[-1]}" if len(ends) > 1 else ""
+            )
+            rows.append(
+                _row(("group", name, wires.classes[mine[0]]), mine, measures)
+            )
     rows = [row for row in rows if row[11] >= UNEVEN]
     return sorted(rows, key=lambda row: (-row[11], row[1]))
 
@@ -134,7 +158,10 @@ def _wires(traced: Traced, measures: dict[str, Array]) -> Iterator[tuple[Any, ..
     wires, sources = traced.result.wires, _sources(traced)
     classes, busy = np.array(wires.classes, object), measures["busy"]
     used = wires.counters["packets"] > 0
-    means = {name: float(busy[(classes == name) & used].mean()) for name in set(classes[used])}
+    means = {
+        name: float(busy[(classes == name) & used].mean())
+        for name in set(classes[used])
+    }
     for wire in hot_spots(traced).tolist():
         name = wires.classes[wire]
         rate, *values, carried = (measures[key][wire].item() for key in _MERGED)
@@ -152,7 +179,11 @@ def _pairs(traced: Traced) -> set[tuple[int, int]]:
         return {(int(a), int(b)) for a, b in np.unique(ends, axis=0)}
     conns = traced.network.image["conns"]
     data = conns[np.isin(conns["kind"], (0, 1))]
-    return {(int(a), int(b)) for a, b in zip(data["src"], data["dst"], strict=True) if a != b}
+    return {
+        (int(a), int(b))
+        for a, b in zip(data["src"], data["dst"], strict=True)
+        if a != b
+    }
 
 
 def _sources(traced: Traced) -> Array | None:
@@ -176,14 +207,23 @@ def wire_history(path: str | Path) -> ColumnTable:
     measures = ("busy", "stall_credit", "stall_arbitration")
     widths = np.maximum(1, np.diff(edge_ps))
 
-    table: dict[str, list[Any]] = {name: [] for name in HistoryRowJson.__annotations__}
+    table: dict[str, list[Any]] = {
+        name: [] for name in HistoryRowJson.__annotations__
+    }
     sets = [("tier", name, mine) for name, mine in tiers(traced).items()]
     sets += [("wire", names[w], np.array([w])) for w in hot_spots(traced).tolist()]
     for level, name, mine in sets:
         columns = [edge_ps[:-1], edge_ps[1:]]
         columns += [bins.wires[key][mine].mean(axis=0) / widths for key in measures]
-        columns += [bins.wires["bytes"][mine].sum(axis=0), bins.wires["queue"][mine].max(axis=0)]
-        cells = [[level] * len(widths), [name] * len(widths), *(c.tolist() for c in columns)]
+        columns += [
+            bins.wires["bytes"][mine].sum(axis=0),
+            bins.wires["queue"][mine].max(axis=0),
+        ]
+        cells = [
+            [level] * len(widths),
+            [name] * len(widths),
+            *(c.tolist() for c in columns),
+        ]
         for column, values in zip(table.values(), cells, strict=True):
             column += values
     return ColumnTable(table, {"time_ps": traced.result.time_ps})
@@ -206,11 +246,19 @@ def _notes(rows: list[tuple[Any, ...]], traced: Traced) -> list[str]:
             f" the busiest has {row[11]:.2f} times the mean"
         )
     wide = traced.result.wires
-    sending = wide.counters["busy_ps"][wide.from_endpoint & (wide.counters["packets"] > 0)]
-    usual = float(sending.mean()) / max(1, traced.result.time_ps) if len(sending) else 0.0
+    sending = wide.counters["busy_ps"][
+        wide.from_endpoint & (wide.counters["packets"] > 0)
+    ]
+    usual = (
+        float(sending.mean()) / max(1, traced.result.time_ps)
+        if len(sending)
+        else 0.0
+    )
     switches = {wide.names[w] for w in np.flatnonzero(~wide.from_endpoint)}
     # Incast: an output of a switch is much busier than the wires of its senders.
-    crowded = [row for row in wires if row[12] > 2 and row[8] > 0.2 and row[1] in switches]
+    crowded = [
+        row for row in wires if row[12] > 2 and row[8] > 0.2 and row[1] in switches
+    ]
     crowded = [row for row in crowded if row[5] > 1.3 * usual]
     if crowded:
         row = max(crowded, key=lambda item: (item[12], item[5]))

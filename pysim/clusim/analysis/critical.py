@@ -57,17 +57,25 @@ def unit_busy_ps(
             if not reduces[table.prim].any():
                 continue
             mine = np.flatnonzero(block["instance"] == instance)
-            prims, size = table.prims(block["seq"][mine]), table.bytes[block["seq"][mine]]
+            prims, size = (
+                table.prims(block["seq"][mine]),
+                table.bytes[block["seq"][mine]],
+            )
             for prim in np.unique(prims[reduces[prims]]).tolist():
                 connection = slices.connection(instance, prim, send=True)
                 units = network.units_of(connection)
-                off, group = image["mgroup_off"], int(image["conns"]["mgroup"][connection])
+                off, group = (
+                    image["mgroup_off"],
+                    int(image["conns"]["mgroup"][connection]),
+                )
                 operands = int(off[group + 1] - off[group]) / max(1, len(units))
                 now = prims == prim
                 span = block["gate"][mine[now]], block["time"][mine[now]]
                 amount = spread(*span, size[now] * operands, edge_ps)
                 for unit in units:
-                    busy[unit] += amount * (int(image["units"]["cost16"][unit]) / 65536)
+                    busy[unit] += amount * (
+                        int(image["units"]["cost16"][unit]) / 65536
+                    )
     return busy
 
 
@@ -83,11 +91,16 @@ class BlockCharges:
     def __init__(self, blocks: BlockRows, tasks: int) -> None:
         self._blocks = blocks
         self._order = np.argsort(blocks.pause, kind="stable")
-        self._first = np.searchsorted(blocks.pause[self._order], np.arange(tasks + 1))
+        self._first = np.searchsorted(
+            blocks.pause[self._order], np.arange(tasks + 1)
+        )
 
     def _rows(self, step: Step) -> Array:
         """Return the rows of the tasks that a step represents."""
-        if step.kind is not StepKind.DELAY or not 0 <= step.task < len(self._first) - 1:
+        if (
+            step.kind is not StepKind.DELAY
+            or not 0 <= step.task < len(self._first) - 1
+        ):
             return self._order[:0]
         return self._order[self._first[step.task] : self._first[step.task + 1]]
 
@@ -101,18 +114,28 @@ class BlockCharges:
         last = int(blocks.rank[rows].max())
         rows = rows[blocks.rank[rows] == last]
         kernels = rows[blocks.kind[rows] == 0]
-        moving = rows[is_moving(blocks.kind[rows], blocks.stream[rows], blocks.streams)]
+        moving = rows[
+            is_moving(blocks.kind[rows], blocks.stream[rows], blocks.streams)
+        ]
         spans = blocks.start[kernels], blocks.end[kernels]
         compute = min(length, Union(*spans).length_ps)
         both = zip(spans, (blocks.moves[moving], blocks.end[moving]), strict=True)
         exposed = Union(*(np.append(*side) for side in both)).length_ps - compute
         exposed = min(length - compute, exposed)
         words, rank = "in folded blocks", f"rank {last}"
-        yield Charge("work", f"kernels of {rank}", f"kernels {words}", compute, CauseKind.COMPUTE)
+        yield Charge(
+            "work",
+            f"kernels of {rank}",
+            f"kernels {words}",
+            compute,
+            CauseKind.COMPUTE,
+        )
         reason = f"communication {words} that nothing hides"
         yield Charge("work", f"data of {rank}", reason, exposed, CauseKind.EXPOSED)
         idle = length - compute - exposed
-        yield Charge("cost", f"waits of {rank}", f"waits {words}", idle, CauseKind.IDLE)
+        yield Charge(
+            "cost", f"waits of {rank}", f"waits {words}", idle, CauseKind.IDLE
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +150,12 @@ class Traced:
     @classmethod
     def of(cls, path: Path, result: Result, inputs: Inputs) -> Traced:
         """Return a run with its network."""
-        return cls(path, result, inputs, Network(inputs, result.wires.names, result.wires.classes))
+        return cls(
+            path,
+            result,
+            inputs,
+            Network(inputs, result.wires.names, result.wires.classes),
+        )
 
     @property
     def timeouts(self) -> TimeoutWaits:
@@ -160,7 +188,9 @@ class Critical:
 
     def scaled_ps(self, steps: Iterable[Step], change: Change) -> int:
         """Return the time of segments, each shortened in isolation by a change [ps]."""
-        return round(sum(self.charger.scaled_ps(step, change.scale) for step in steps))
+        return round(
+            sum(self.charger.scaled_ps(step, change.scale) for step in steps)
+        )
 
 
 def require_tasks(traced: Traced) -> None:
@@ -182,7 +212,9 @@ def critical_of(traced: Traced, records: Records) -> Critical:
     rivals = Rivals(walk, network, traced.inputs)
     rows, count = result.tasks.blocks, len(result.tasks.names)
     blocks = BlockCharges(rows, count) if rows is not None else None
-    servers = Servers(result, network, walk.slices, traced.inputs.texts("tasks/stream"))
+    servers = Servers(
+        result, network, walk.slices, traced.inputs.texts("tasks/stream")
+    )
     waits, charger = traced.timeouts, Charger(walk, network, usage, used, rivals)
     return Critical(traced, walk, charger, servers, waits, blocks)
 

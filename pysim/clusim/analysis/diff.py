@@ -58,7 +58,8 @@ def diff(path_a: str | Path, path_b: str | Path) -> ColumnTable:
     }
     verdicts = [judged_trace(path).verdict for path in (path_a, path_b)]
     facts |= {
-        f"verdict_{name}": verdict.to_json() for name, verdict in zip("ab", verdicts, strict=True)
+        f"verdict_{name}": verdict.to_json()
+        for name, verdict in zip("ab", verdicts, strict=True)
     }
     notes = [_headline(a, b)]
     notes += [
@@ -83,7 +84,9 @@ def _headline(a: Traced, b: Traced) -> str:
     before, after = a.result.time_ps, b.result.time_ps
     if before == after:
         same = a.result.fingerprint == b.result.fingerprint
-        return f"both take {format_time(before)}" + (" and are the same run" if same else "")
+        return f"both take {format_time(before)}" + (
+            " and are the same run" if same else ""
+        )
     word = "longer" if after > before else "shorter"
     part = abs(after - before) / max(1, before)
     return (
@@ -100,7 +103,9 @@ def _inputs(a: Traced, b: Traced) -> list[str]:
     elif one.fabric_text != two.fabric_text:
         notes.append(f"the topology files of {one.fabric} differ")
     if (one.granularity, one.burst_packets) != (two.granularity, two.burst_packets):
-        notes.append(f"granularity: A {one.granularity_note}, B {two.granularity_note}")
+        notes.append(
+            f"granularity: A {one.granularity_note}, B {two.granularity_note}"
+        )
     calls = [
         f"{c.operation} {c.algorithm} {c.protocol} {c.size_bytes} B {c.channels} channels"
         if c
@@ -108,12 +113,15 @@ def _inputs(a: Traced, b: Traced) -> list[str]:
         for c in (a.result.call, b.result.call)
     ]
     if calls[0] != calls[1]:
-        notes.append(f"A is {calls[0] or 'several calls'}, B {calls[1] or 'several calls'}")
+        notes.append(
+            f"A is {calls[0] or 'several calls'}, B {calls[1] or 'several calls'}"
+        )
     faults = [len(t.network.image["faults"]) for t in (a, b)]
     if faults[0] != faults[1]:
         notes.append(f"A has {faults[0]} faults, B {faults[1]}")
     rates = {
-        n: float(r) for n, r in zip(a.result.wires.names, a.result.wires.rate_Bps, strict=True)
+        n: float(r)
+        for n, r in zip(a.result.wires.names, a.result.wires.rate_Bps, strict=True)
     }
     pairs = zip(b.result.wires.names, b.result.wires.rate_Bps, strict=True)
     other = [(n, float(r)) for n, r in pairs if n in rates and rates[n] != float(r)]
@@ -126,10 +134,18 @@ def _inputs(a: Traced, b: Traced) -> list[str]:
     return notes
 
 
-def _compare(level: str, a: dict[str, int], b: dict[str, int]) -> list[tuple[Any, ...]]:
+def _compare(
+    level: str, a: dict[str, int], b: dict[str, int]
+) -> list[tuple[Any, ...]]:
     names = dict.fromkeys([*a, *b])
     rows = [
-        (level, name, a.get(name, 0), b.get(name, 0), b.get(name, 0) - a.get(name, 0))
+        (
+            level,
+            name,
+            a.get(name, 0),
+            b.get(name, 0),
+            b.get(name, 0) - a.get(name, 0),
+        )
         for name in names
     ]
     return sorted(rows, key=lambda row: (-abs(row[4]), row[1]))
@@ -140,7 +156,9 @@ def _phases(traced: Traced) -> dict[str, int]:
     spans: dict[str, tuple[int, int]] = {}
     tasks = traced.result.tasks
     ends = np.where(tasks.end_ps < 0, traced.result.time_ps, tasks.end_ps)
-    for name, start, end in zip(tasks.names, tasks.start_ps.tolist(), ends.tolist(), strict=True):
+    for name, start, end in zip(
+        tasks.names, tasks.start_ps.tolist(), ends.tolist(), strict=True
+    ):
         if start >= 0:
             low, high = spans.get(name, (start, end))
             spans[name] = (min(low, start), max(high, end))
@@ -169,7 +187,10 @@ def _tier_busy(traced: Traced) -> dict[str, int]:
     wires = traced.result.wires
     used, classes = wires.counters["packets"] > 0, np.array(wires.classes, object)
     names = dict.fromkeys(classes[used])
-    return {n: int(wires.counters["busy_ps"][used & (classes == n)].mean()) for n in names}
+    return {
+        n: int(wires.counters["busy_ps"][used & (classes == n)].mean())
+        for n in names
+    }
 
 
 def _wire_busy(traced: Traced) -> dict[str, int]:
@@ -181,11 +202,17 @@ def _wire_busy(traced: Traced) -> dict[str, int]:
     }
 
 
-def _changes(rows: list[tuple[Any, ...]], whole: int, most: int) -> list[tuple[str, str, str, str]]:
+def _changes(
+    rows: list[tuple[Any, ...]], whole: int, most: int
+) -> list[tuple[str, str, str, str]]:
     """Return name, change and both times of the largest changes."""
     largest = [row for row in rows if abs(row[4]) >= LEAST * whole][:most]
     return [
-        (name, f"{'+' if change >= 0 else '-'}{format_time(abs(change))}", *map(format_time, ab))
+        (
+            name,
+            f"{'+' if change >= 0 else '-'}{format_time(abs(change))}",
+            *map(format_time, ab),
+        )
         for _, name, *ab, change in largest
     ]
 
@@ -199,8 +226,12 @@ def _wire_sentences(rows: list[tuple[Any, ...]], a: Traced, b: Traced) -> list[s
     rows = [row for row in rows if row[1] in shared]
     changed = [(row, row[3] / whole_b - row[2] / whole_a) for row in rows]
     changed = [item for item in changed if abs(item[1]) >= 0.02]
-    up = sorted((item for item in changed if item[1] > 0), key=lambda item: -item[1])[:2]
-    down = sorted((item for item in changed if item[1] < 0), key=lambda item: item[1])
+    up = sorted(
+        (item for item in changed if item[1] > 0), key=lambda item: -item[1]
+    )[:2]
+    down = sorted(
+        (item for item in changed if item[1] < 0), key=lambda item: item[1]
+    )
     notes = [
         f"{row[1]} is busier: {row[2] / whole_a:.1%} of A, {row[3] / whole_b:.1%} of B"
         for row, _ in up

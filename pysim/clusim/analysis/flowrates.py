@@ -52,7 +52,9 @@ def summarise(result: Result) -> LatencySummary:
     """Return the latency summary of a run of synthetic traffic."""
     messages = result.messages
     if messages is None:
-        raise InputError("latency: no messages in the run; it is not synthetic traffic")
+        raise InputError(
+            "latency: no messages in the run; it is not synthetic traffic"
+        )
     done = messages.end_ps >= 0
     latency = (messages.end_ps - messages.start_ps)[done]
     percentiles = [0] * len(PERCENTILES)
@@ -133,13 +135,17 @@ def flow_rates(result: Result) -> FlowRates:
     """
     messages = result.messages
     if messages is None:
-        raise InputError("flow rates: no messages in the run; it is not synthetic traffic")
+        raise InputError(
+            "flow rates: no messages in the run; it is not synthetic traffic"
+        )
     order = np.argsort(messages.flow, kind="stable")
     cuts = np.flatnonzero(np.diff(messages.flow[order])) + 1
     groups = np.split(order, cuts) if len(order) else []
     curves = [_arrivals(messages.start_ps[rows], messages.end_ps[rows], messages.size_bytes[rows])
               for rows in groups]  # fmt: skip
-    begin_ps = max((int(times[1]) for times, _ in curves if len(times) > 1), default=0)
+    begin_ps = max(
+        (int(times[1]) for times, _ in curves if len(times) > 1), default=0
+    )
     end_ps = min((int(times[-1]) for times, _ in curves), default=0)
     steady = begin_ps < end_ps and all(len(times) > 2 for times, _ in curves)
     edges = np.linspace(0, max(1, result.time_ps), INTERVALS + 1)
@@ -161,11 +167,15 @@ def flow_rates(result: Result) -> FlowRates:
             )
         )
     since_ps, until_ps = (begin_ps, end_ps) if steady else (None, None)
-    shares = [row.mean_GBps if row.steady_GBps is None else row.steady_GBps for row in rows]
+    shares = [
+        row.mean_GBps if row.steady_GBps is None else row.steady_GBps for row in rows
+    ]
     return FlowRates(rows, float(edges[1]), since_ps, until_ps, jain(shares))
 
 
-def _arrivals(start_ps: Array, end_ps: Array, size_bytes: Array) -> tuple[Array, Array]:
+def _arrivals(
+    start_ps: Array, end_ps: Array, size_bytes: Array
+) -> tuple[Array, Array]:
     """Return times [ps] and the bytes that arrived until then, from the start of a flow."""
     done = end_ps >= 0
     order = np.argsort(end_ps[done], kind="stable")

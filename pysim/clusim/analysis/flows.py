@@ -44,7 +44,9 @@ class FlowUse:
         tables = self.flows.tables
         moving = (tables["sent"] > 0) | (tables["in_flight"] > 0)
         begun = np.logical_or.accumulate(moving, axis=1)
-        self.active = begun & np.logical_or.accumulate(moving[:, ::-1], axis=1)[:, ::-1]
+        self.active = (
+            begun & np.logical_or.accumulate(moving[:, ::-1], axis=1)[:, ::-1]
+        )
         self.held = self.active & self.flows.held_bins
         self._busy_ps = bins.wires["busy"]
 
@@ -85,7 +87,9 @@ class FlowUse:
     def held_flows(self) -> Array:
         """Rows of the flows that are held for at least half of their active time."""
         active_ps = self.time_ps(self.active)
-        return np.flatnonzero((active_ps > 0) & (self.time_ps(self.held) >= HELD_HALF * active_ps))
+        return np.flatnonzero(
+            (active_ps > 0) & (self.time_ps(self.held) >= HELD_HALF * active_ps)
+        )
 
     def busy_while_held(self, rows: Array) -> float:
         """Return the utilisation of the fullest wire on the way of flows, mean over the time in which they are held."""
@@ -109,9 +113,15 @@ class FlowUse:
         """Count the flows of a policy: all, and held ones, with the utilisation of their fullest wires meanwhile."""
         mine = np.array([name == control for name in self.flows.control])
         active = np.flatnonzero(mine & self.active.any(axis=1))
-        limited = np.array([row for row in self.held_flows.tolist() if mine[row]], np.int64)
+        limited = np.array(
+            [row for row in self.held_flows.tolist() if mine[row]], np.int64
+        )
         unit = f"flows at {self.busy_while_held(limited):.0%} of the wire"
-        return Census(unit, len(active), tuple(self.flows.names[row] for row in limited.tolist()))
+        return Census(
+            unit,
+            len(active),
+            tuple(self.flows.names[row] for row in limited.tolist()),
+        )
 
     def sentences(self) -> list[str]:
         """Return the summary of all flows."""

@@ -63,7 +63,11 @@ _OWNER = re.compile(r" (?:of|at|to) | \d.*")
 
 _NODE = re.compile(r"n(\d+)/(.+)")
 
-_NAMES = {"proxies": "proxy threads", "reduction unit": "reduction units", "rank": "CTAs"}
+_NAMES = {
+    "proxies": "proxy threads",
+    "reduction unit": "reduction units",
+    "rank": "CTAs",
+}
 """Resource of a charge -> name, if they differ; a slow rank has slow CTAs or kernels."""
 
 
@@ -107,11 +111,16 @@ class CausePlaces:
         if charge.cause is CauseKind.RATE:
             return charge.resource, self.flows.flows.name_of(step.connection)
         if charge.cause is CauseKind.TIMEOUT:
-            return charge.resource, instance_name(self.timeouts.sender_of(step.connection))
+            return charge.resource, instance_name(
+                self.timeouts.sender_of(step.connection)
+            )
         if charge.wire >= 0:
             return self.of_wire(charge.wire)
         resource = _OWNER.split(charge.resource, maxsplit=1)[0]
-        resource, place = _NAMES.get(resource, resource), self._servers.place_of(step.endpoint)
+        resource, place = (
+            _NAMES.get(resource, resource),
+            self._servers.place_of(step.endpoint),
+        )
         if charge.cause is CauseKind.UNIT:
             place = charge.resource.partition(" of ")[2]
         elif charge.cause is CauseKind.PROXY:
@@ -144,7 +153,9 @@ class CausePlaces:
             return self.flows.census(key[1])
         if kind is CauseKind.TIMEOUT:
             waits = self.timeouts.by_nic.items()
-            return _server_census("NICs", {instance_name(nic): ps for nic, ps in waits})
+            return _server_census(
+                "NICs", {instance_name(nic): ps for nic, ps in waits}
+            )
         if resource in self._classes:
             if resource not in self._censuses:
                 self._censuses[resource] = self._wires(resource)
@@ -187,18 +198,29 @@ class CausePlaces:
     def _instances(self, name: str) -> dict[str, list[int]]:
         """Return the instances of a link class, each with its wires."""
         rows: dict[str, list[int]] = {}
-        for wire in np.flatnonzero(np.array(self._network.classes, object) == name).tolist():
+        for wire in np.flatnonzero(
+            np.array(self._network.classes, object) == name
+        ).tolist():
             rows.setdefault(self._wire_place(wire), []).append(wire)
         return rows
 
     def _wires(self, name: str) -> Census:
         """Count the instances of a link class, by load and by faults."""
         rows, counters = self._instances(name), self._rates.counters
-        rate_shares = self._rates.effective_Bps / np.maximum(self._rates.rate_Bps, 1e-300)
-        busy = {place: int(counters["busy_ps"][wires].max()) for place, wires in rows.items()}
+        rate_shares = self._rates.effective_Bps / np.maximum(
+            self._rates.rate_Bps, 1e-300
+        )
+        busy = {
+            place: int(counters["busy_ps"][wires].max())
+            for place, wires in rows.items()
+        }
         busiest = max(busy.values(), default=0)
-        limiting = [place for place in rows if busiest and busy[place] >= AS_BUSY * busiest]
-        down = [place for place, wires in rows.items() if not rate_shares[wires].any()]
+        limiting = [
+            place for place in rows if busiest and busy[place] >= AS_BUSY * busiest
+        ]
+        down = [
+            place for place, wires in rows.items() if not rate_shares[wires].any()
+        ]
         notes = {
             place: f"at {float(rate_shares[wires].mean()):.0%} of its rate"
             for place, wires in rows.items()
@@ -209,23 +231,34 @@ class CausePlaces:
             parts = tuple(self._parts_down(rows, down))
         unit = "NICs" if wire_key(name)[0] is CauseKind.NIC else "links"
         named = _deviating_instances(busy, notes)
-        return Census(unit, len(rows), tuple(limiting), named, len(down), parts, notes)
+        return Census(
+            unit, len(rows), tuple(limiting), named, len(down), parts, notes
+        )
 
-    def _carries_more(self, rows: dict[str, list[int]], some: list[str], down: list[str]) -> bool:
+    def _carries_more(
+        self, rows: dict[str, list[int]], some: list[str], down: list[str]
+    ) -> bool:
         """Return True if instances carry more than the mean of a class, failed instances included."""
         counters = self._rates.counters
-        total = counters["bytes"].astype(np.int64) + counters["control_bytes"].astype(np.int64)
+        total = counters["bytes"].astype(np.int64) + counters[
+            "control_bytes"
+        ].astype(np.int64)
         carried = {place: int(total[wires].sum()) for place, wires in rows.items()}
         if not some or len(down) == len(rows):
             return False
         mean = sum(carried[place] for place in some) / len(some)
         return mean > sum(carried.values()) / len(rows)
 
-    def _parts_down(self, rows: dict[str, list[int]], down: list[str]) -> Iterable[str]:
+    def _parts_down(
+        self, rows: dict[str, list[int]], down: list[str]
+    ) -> Iterable[str]:
         """Yield the graph nodes without a remaining link, or without one of a class, then further links."""
         network, lost = self._network, set(down)
         alive = np.flatnonzero(self._rates.effective_Bps > 0)
-        living = {*network.wires["src"][alive].tolist(), *network.wires["dst"][alive].tolist()}
+        living = {
+            *network.wires["src"][alive].tolist(),
+            *network.wires["dst"][alive].tolist(),
+        }
         ends: dict[int, set[str]] = defaultdict(set)
         for place, wires in rows.items():
             for wire in wires:
@@ -233,7 +266,9 @@ class CausePlaces:
                     ends[int(network.wires[end][wire])].add(place)
         dead = {node: places for node, places in ends.items() if places <= lost}
         named: set[str] = set()
-        for node in sorted(dead, key=lambda node: (node in living, -len(dead[node]), node)):
+        for node in sorted(
+            dead, key=lambda node: (node in living, -len(dead[node]), node)
+        ):
             places = dead[node]
             if places <= named or (node in living and len(places) == 1):
                 continue
@@ -242,14 +277,26 @@ class CausePlaces:
         yield from (place for place in down if place not in named)
 
 
-def _server_census(unit: str, busy: Mapping[str, float], notes: Mapping[str, str] = {}) -> Census:
+def _server_census(
+    unit: str, busy: Mapping[str, float], notes: Mapping[str, str] = {}
+) -> Census:
     """Count servers by their busy time."""
     busiest = max(busy.values(), default=0.0)
-    limiting = tuple(place for place, ps in busy.items() if busiest and ps >= AS_BUSY * busiest)
-    return Census(unit, len(busy), limiting or None, _deviating_instances(busy, notes), notes=notes)
+    limiting = tuple(
+        place for place, ps in busy.items() if busiest and ps >= AS_BUSY * busiest
+    )
+    return Census(
+        unit,
+        len(busy),
+        limiting or None,
+        _deviating_instances(busy, notes),
+        notes=notes,
+    )
 
 
-def _deviating_instances(busy: Mapping[str, float], notes: Mapping[str, str]) -> tuple[str, ...]:
+def _deviating_instances(
+    busy: Mapping[str, float], notes: Mapping[str, str]
+) -> tuple[str, ...]:
     """Return the instances that differ from their class: fuller by more than its spread, or with a note."""
     named = outstanding(busy, SHOWN_PLACES, AS_BUSY)
     noted = [place for place in notes if place not in named]
@@ -262,7 +309,12 @@ LEAST_MIDDLE = 0.2
 
 _WIRES = (CauseKind.WIRE, CauseKind.NIC, CauseKind.PCIE)
 _MOVING = {*_WIRES, CauseKind.CTA, CauseKind.MEMORY, CauseKind.UNIT}
-_MOVING |= {CauseKind.FAULT, CauseKind.CONTENTION, CauseKind.CREDIT, CauseKind.WINDOW}
+_MOVING |= {
+    CauseKind.FAULT,
+    CauseKind.CONTENTION,
+    CauseKind.CREDIT,
+    CauseKind.WINDOW,
+}
 _MOVING |= {CauseKind.RATE, CauseKind.TIMEOUT}
 _WORKING = {CauseKind.COMPUTE, CauseKind.SHARING, CauseKind.STRAGGLER}
 
@@ -295,7 +347,9 @@ def judged(run: Critical) -> Judged:
         if repair is not None:
             changes.setdefault(repair, []).append(key)
     sums = by_cause(sum_times(span.parts for span in phases))
-    return _diagnosis(run.traced, run.servers, (phases, places), remedies_of(run, sums, changes))
+    return _diagnosis(
+        run.traced, run.servers, (phases, places), remedies_of(run, sums, changes)
+    )
 
 
 def judged_by_servers(traced: Traced, why: str) -> Judged:
@@ -305,17 +359,32 @@ def judged_by_servers(traced: Traced, why: str) -> Judged:
     servers = Servers(result, network, slices, traced.inputs.texts("tasks/stream"))
     busy = result.wires.counters["busy_ps"]
     if not len(busy) or not busy.any():
-        return Judged(Verdict(result.time_ps, (), basis=why, includes=_includes(result)))
+        return Judged(
+            Verdict(result.time_ps, (), basis=why, includes=_includes(result))
+        )
     wire, places = int(np.argmax(busy)), CausePlaces(traced, servers)
     busy_ps = min(result.time_ps, int(busy[wire]))
-    parts: dict[PartKey, int] = {(*wire_key(network.classes[wire]), *places.of_wire(wire)): busy_ps}
+    parts: dict[PartKey, int] = {
+        (*wire_key(network.classes[wire]), *places.of_wire(wire)): busy_ps
+    }
     idle = _idle_parts(result, places, result.time_ps - busy_ps)
     parts |= idle
-    parts[CauseKind.OTHER, "", "", ""] = result.time_ps - busy_ps - sum(idle.values())
-    sums = {key: ps for key, ps in by_cause(parts).items() if key[0] is not CauseKind.OTHER}
+    parts[CauseKind.OTHER, "", "", ""] = (
+        result.time_ps - busy_ps - sum(idle.values())
+    )
+    sums = {
+        key: ps
+        for key, ps in by_cause(parts).items()
+        if key[0] is not CauseKind.OTHER
+    }
     hardware = [key for key in sums if key[0] not in _IDLE]
     changes = faster_hardware(traced, dict.fromkeys(hardware, OnPath()))
-    full = {words for one in servers.classes if one.busy >= HALF_FULL for words in one.remedies}
+    full = {
+        words
+        for one in servers.classes
+        if one.busy >= HALF_FULL
+        for words in one.remedies
+    }
     remedies = _idle_remedies(result, servers, idle)
     for (words, change), keys in changes.items():
         if words in full and words != "slots x2":
@@ -326,28 +395,36 @@ def judged_by_servers(traced: Traced, why: str) -> Judged:
         return Judged(replace(without_path(result, why), servers=servers.classes))
     spans = [SplitSpan("", 0, result.time_ps, parts)]
     diagnosis = _diagnosis(traced, servers, (spans, places), remedies)
-    return Judged(replace(diagnosis.verdict, order=f"by busy time; {why}"), diagnosis.remedies)
+    return Judged(
+        replace(diagnosis.verdict, order=f"by busy time; {why}"), diagnosis.remedies
+    )
 
 
 _IDLE = {CauseKind.RATE: WITHOUT_RATE_CONTROL, CauseKind.TIMEOUT: SHORTER_TIMEOUTS}
 """Causes of time in which not even the fullest wire is busy, and their remedies."""
 
 
-def _idle_parts(result: Result, places: CausePlaces, idle_ps: int) -> dict[PartKey, int]:
+def _idle_parts(
+    result: Result, places: CausePlaces, idle_ps: int
+) -> dict[PartKey, int]:
     """Return the parts of `idle_ps` in which the slowest NIC waited for timeouts, or policies held their flows."""
     parts: dict[PartKey, int] = {}
     waits = places.timeouts.by_nic
     slowest = max(waits, key=lambda nic: waits[nic], default="")
     waited_ps = min(idle_ps, waits.get(slowest, 0))
     if waited_ps >= max(1, LEAST_PART * result.time_ps):
-        parts[CauseKind.TIMEOUT, "", "retransmission", instance_name(slowest)] = waited_ps
+        parts[CauseKind.TIMEOUT, "", "retransmission", instance_name(slowest)] = (
+            waited_ps
+        )
         idle_ps -= waited_ps
     for what, ps in _rate_control(result, places, idle_ps).items():
         parts[CauseKind.RATE, what, "rate control", ""] = ps
     return parts
 
 
-def _idle_remedies(result: Result, servers: Servers, idle: Mapping[PartKey, int]) -> list[Remedy]:
+def _idle_remedies(
+    result: Result, servers: Servers, idle: Mapping[PartKey, int]
+) -> list[Remedy]:
     """Return the remedies of the causes of `_idle_parts`."""
     remedies = []
     for kind in dict.fromkeys(key[0] for key in idle):
@@ -355,17 +432,27 @@ def _idle_remedies(result: Result, servers: Servers, idle: Mapping[PartKey, int]
         causes = tuple(key[:2] for key in idle if key[0] is kind)
         most_ps = max(0, result.time_ps - int(servers.least_ps(words)))
         whole_ps = sum(ps for key, ps in idle.items() if key[0] is kind)
-        saved_ps = int(whole_ps * (1 - 1 / change.factor)) if change.factor > 1 else whole_ps
-        remedies.append(Remedy(words, change, causes, min(saved_ps, most_ps), most_ps))
+        saved_ps = (
+            int(whole_ps * (1 - 1 / change.factor))
+            if change.factor > 1
+            else whole_ps
+        )
+        remedies.append(
+            Remedy(words, change, causes, min(saved_ps, most_ps), most_ps)
+        )
     return remedies
 
 
-def _rate_control(result: Result, places: CausePlaces, most_ps: int) -> dict[str, int]:
+def _rate_control(
+    result: Result, places: CausePlaces, most_ps: int
+) -> dict[str, int]:
     """Return the time in which held flows left their wires idle, by policy, at most `most_ps` in all [ps]."""
     if not result.bins.flows:
         return {}
     lost = {
-        what: ps for what, ps in places.flows.lost_ps.items() if ps >= LEAST_PART * result.time_ps
+        what: ps
+        for what, ps in places.flows.lost_ps.items()
+        if ps >= LEAST_PART * result.time_ps
     }
     total_ps = sum(lost.values())
     return divide_time(lost, min(total_ps, most_ps)) if total_ps else {}
@@ -386,7 +473,9 @@ def _diagnosis(
         changed = frozenset[int]() if remedy is None else remedy.change.wires
         words = "" if remedy is None else remedy.words
         also = _also(traced, cause.key, changed)
-        settings = SETTINGS.get(cause.kind, "") if traced.result.messages is None else ""
+        settings = (
+            SETTINGS.get(cause.kind, "") if traced.result.messages is None else ""
+        )
         return replace(cause, also=also, remedy=words, settings=settings)
 
     def order(sums: Mapping[Key, int]) -> list[Key]:
@@ -395,7 +484,9 @@ def _diagnosis(
         return sorted(longest, key=lambda key: -limits.get(key, 0))
 
     verdict = diagnose(spans, order, places.census, finish)
-    verdict = replace(verdict, includes=_includes(traced.result), servers=servers.classes)
+    verdict = replace(
+        verdict, includes=_includes(traced.result), servers=servers.classes
+    )
     return Judged(verdict, tuple(remedies))
 
 
@@ -404,7 +495,9 @@ def _also(traced: Traced, key: Key, changed: frozenset[int]) -> tuple[str, ...]:
     result, classes = traced.result, traced.network.classes
     busy = result.wires.counters["busy_ps"] / max(1, result.time_ps)
     full = set(np.flatnonzero(busy >= ALSO).tolist()) - changed
-    return also_limiting(((classes[wire], float(busy[wire])) for wire in sorted(full)), key)
+    return also_limiting(
+        ((classes[wire], float(busy[wire])) for wire in sorted(full)), key
+    )
 
 
 def without_path(result: Result, why: str) -> Verdict:
@@ -419,7 +512,9 @@ def _includes(result: Result) -> str:
     if result.call is None or not result.complete:
         return ""
     launched_ps = result.launched_ps
-    return includes(None if launched_ps is None else launched_ps / 1e6, result.model_us)
+    return includes(
+        None if launched_ps is None else launched_ps / 1e6, result.model_us
+    )
 
 
 def _detail(run: Critical, charge: Charge, step: Step) -> str:
@@ -438,7 +533,9 @@ def _detail(run: Critical, charge: Charge, step: Step) -> str:
     if charge.cause is CauseKind.STRAGGLER:
         return f"rank {network.ranks[step.endpoint]}"
     if charge.cause is CauseKind.MEMORY:
-        on_gpu = step.kind is StepKind.KERNEL or charge.resource.startswith("HBM of rank")
+        on_gpu = step.kind is StepKind.KERNEL or charge.resource.startswith(
+            "HBM of rank"
+        )
         return "of GPUs" if on_gpu else "of hosts"
     return ""
 
@@ -458,14 +555,19 @@ def _phases(rows: list[SplitSpan]) -> list[SplitSpan]:
     """
     total = sum(row.end_ps - row.start_ps for row in rows)
     gain = np.array(
-        [2 * _time(row, _MOVING | _WORKING) - row.end_ps + row.start_ps for row in rows]
+        [
+            2 * _time(row, _MOVING | _WORKING) - row.end_ps + row.start_ps
+            for row in rows
+        ]
     )
     low, high = _largest_stretch(gain)
     if high and rows[high - 1].end_ps - rows[low].start_ps < LEAST_MIDDLE * total:
         low = high = 0
     phases = []
     names = ("start", "", "tail") if high else ("", "", "whole run")
-    for name, group in zip(names, (rows[:low], rows[low:high], rows[high:]), strict=True):
+    for name, group in zip(
+        names, (rows[:low], rows[low:high], rows[high:]), strict=True
+    ):
         if group:
             ends = group[0].start_ps, group[-1].end_ps
             phase = SplitSpan(name, *ends, sum_times(row.parts for row in group))
@@ -479,7 +581,9 @@ def _time(span: SplitSpan, kinds: set[CauseKind]) -> int:
     return sum(ps for (kind, *_), ps in span.parts.items() if kind in kinds)
 
 
-def _largest_stretch(gain: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:
+def _largest_stretch(
+    gain: np.ndarray[tuple[int], np.dtype[np.int64]],
+) -> tuple[int, int]:
     """Return the half-open stretch with the largest sum; (0, 0) if no sum is above 0."""
     sums = np.concatenate(([0], np.cumsum(gain)))
     lowest = np.minimum.accumulate(sums)

@@ -192,7 +192,10 @@ class WireTables(JsonObject):
 def wire_use(result: Result, wire: int) -> WireUse:
     """Return the use of `wire` during the run."""
     row, time_ps = result.wires.counters[wire], max(1, result.time_ps)
-    busy, credit = int(row["busy_ps"]) / time_ps, int(row["stall_credit_ps"]) / time_ps
+    busy, credit = (
+        int(row["busy_ps"]) / time_ps,
+        int(row["stall_credit_ps"]) / time_ps,
+    )
     waiting = int(row["stall_arbitration_ps"]) / time_ps
     return WireUse(
         name=result.wires.names[wire],
@@ -210,7 +213,11 @@ def wire_use(result: Result, wire: int) -> WireUse:
 def busiest_wires(result: Result, count: int = 5) -> list[WireUse]:
     """Return the `count` busiest wires, busiest first; ties by wire id."""
     order = np.argsort(-result.wires.counters["busy_ps"], kind="stable")[:count]
-    return [wire_use(result, int(w)) for w in order if result.wires.counters["packets"][w]]
+    return [
+        wire_use(result, int(w))
+        for w in order
+        if result.wires.counters["packets"][w]
+    ]
 
 
 def broken_wires(result: Result) -> list[WireUse]:
@@ -218,7 +225,8 @@ def broken_wires(result: Result) -> list[WireUse]:
     effective, nominal = result.wires.effective_Bps, result.wires.rate_Bps
     results = np.flatnonzero(effective < nominal * (1 - 1e-9))
     return [
-        wire_use(result, int(w)) for w in results[np.argsort(effective[results], kind="stable")]
+        wire_use(result, int(w))
+        for w in results[np.argsort(effective[results], kind="stable")]
     ]
 
 
@@ -239,19 +247,25 @@ def limit(result: Result) -> Limit | None:
         wire_class=name,
         reached=reached,
         payload_share=int(row["payload"]) / max(1, carried),
-        busbw_bound_GBps=result.busbw_GBps / reached if result.has_bandwidth else None,
+        busbw_bound_GBps=result.busbw_GBps / reached
+        if result.has_bandwidth
+        else None,
         tier_wires=int(mine.sum()) // machines,
         tier_GBps=float(result.wires.rate_Bps[mine].sum()) / machines / 1e9,
         tier_busy=float(result.utilisation[mine].mean()),
         rate_GBps=float(result.wires.rate_Bps[wire]) / 1e9,
         effective_GBps=float(result.wires.effective_Bps[wire]) / 1e9,
-        tier_effective_GBps=float(result.wires.effective_Bps[mine].sum()) / machines / 1e9,
+        tier_effective_GBps=float(result.wires.effective_Bps[mine].sum())
+        / machines
+        / 1e9,
     )
 
 
 def machines_of(result: Result) -> int:
     """Return the number of nodes of a run, by name prefixes ``n0/``, ``n1/``, ..."""
-    results = {match[1] for name in result.wires.names if (match := _MACHINE.match(name))}
+    results = {
+        match[1] for name in result.wires.names if (match := _MACHINE.match(name))
+    }
     return max(1, len(results))
 
 
@@ -312,11 +326,17 @@ def _unevenness(result: Result) -> dict[str, float]:
     number = {name: place for place, name in enumerate(classes)}
     codes = np.array([number[name] for name in result.wires.classes], np.int64)
     carried = result.wires.counters["bytes"].astype(np.float64)
-    highest, total = np.zeros(len(classes)), np.bincount(codes, carried, len(classes))
+    highest, total = (
+        np.zeros(len(classes)),
+        np.bincount(codes, carried, len(classes)),
+    )
     np.maximum.at(highest, codes, carried)
     count = np.bincount(codes, minlength=len(classes))
     used = np.flatnonzero(total).tolist()
-    return {classes[place]: float(highest[place] * count[place] / total[place]) for place in used}
+    return {
+        classes[place]: float(highest[place] * count[place] / total[place])
+        for place in used
+    }
 
 
 def wire_tables(result: Result) -> WireTables:

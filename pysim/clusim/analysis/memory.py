@@ -29,7 +29,9 @@ def memory(path: str | Path) -> ColumnTable:
         ended = result.tasks.end_ps >= 0
         kernels = (tasks["kind"] == TaskKind.KERNEL) & ended
         np.add.at(
-            kernel_bytes, tasks["endpoint"][kernels], tasks["mem_bytes"][kernels].astype(np.int64)
+            kernel_bytes,
+            tasks["endpoint"][kernels],
+            tasks["mem_bytes"][kernels].astype(np.int64),
         )
     if (blocks := result.tasks.blocks) is not None:
         done = result.tasks.end_ps[blocks.pause] >= 0

@@ -49,7 +49,9 @@ class Network:
         Instances of the schedule; later instances of the image are proxies.
     """
 
-    def __init__(self, inputs: Inputs, names: Sequence[str], classes: Sequence[str]) -> None:
+    def __init__(
+        self, inputs: Inputs, names: Sequence[str], classes: Sequence[str]
+    ) -> None:
         self.image: Mapping[str, Array] = inputs.image
         self.wires = self.image["wires"]
         self.names, self.classes = list(names), list(classes)
@@ -80,17 +82,25 @@ class Network:
         if int(origin["zone"]) == int(goal_node["zone"]):
             place = int(origin["route_lo"]) + int(goal_node["local"])
         else:
-            place = int(origin["wide_lo"]) + int(goal_node["wide"]) * int(origin["wide_stride"])
+            place = int(origin["wide_lo"]) + int(goal_node["wide"]) * int(
+                origin["wide_stride"]
+            )
         group = int(self.image["routes"][place])
         return [] if group == NONE else self.group(group)
 
     def group(self, number: int) -> list[int]:
         """Return the wires of a route group."""
         off = self.image["group_off"]
-        return [int(w) for w in self.image["group_wires"][off[number] : off[number + 1]]]
+        return [
+            int(w) for w in self.image["group_wires"][off[number] : off[number + 1]]
+        ]
 
     def stages(
-        self, source: int, target: int, first_group: int = NONE, vias: tuple[int, ...] = ()
+        self,
+        source: int,
+        target: int,
+        first_group: int = NONE,
+        vias: tuple[int, ...] = (),
     ) -> list[Stage]:
         """Return the wires between two endpoints over given NICs, hop by hop."""
         key = (source, target, first_group, vias)
@@ -99,7 +109,11 @@ class Network:
         return self._stages[key]
 
     def _legs(
-        self, source: int, goals: list[int], first_group: int = NONE, key: int | None = None
+        self,
+        source: int,
+        goals: list[int],
+        first_group: int = NONE,
+        key: int | None = None,
     ) -> tuple[list[Stage], int | None]:
         """Return the stages from an endpoint to each of some goals in turn, and the rest of a route key."""
         result: list[Stage] = []
@@ -107,7 +121,9 @@ class Network:
         for goal in goals:
             is_first = first_group != NONE and not result
             hop = self.group(first_group) if is_first else self._route(node, goal)
-            leg, key = self._follow(hop, goal, key, result[-1].lanes[0] if result else None)
+            leg, key = self._follow(
+                hop, goal, key, result[-1].lanes[0] if result else None
+            )
             result += leg
             node = int(self.image["targets"]["node"][goal])
         return result, key
@@ -130,7 +146,11 @@ class Network:
             result.append(Stage(lanes, hop))
             ahead = {int(self.wires["dst"][wire]) for wire in lanes} - {goal}
             hops = [self._route(node, target) for node in sorted(ahead)]
-            hop = hops[0] if key is not None and hops else sorted({w for one in hops for w in one})
+            hop = (
+                hops[0]
+                if key is not None and hops
+                else sorted({w for one in hops for w in one})
+            )
         return result, key
 
     def stages_of_source(self, number: int) -> list[Stage]:
@@ -148,7 +168,9 @@ class Network:
             self._of[key] = self._find_stages(connection, endpoint, flags)
         return self._of[key]
 
-    def _find_stages(self, connection: int, endpoint: int, flags: int) -> list[Stage]:
+    def _find_stages(
+        self, connection: int, endpoint: int, flags: int
+    ) -> list[Stage]:
         conn = self.image["conns"][connection]
         kind = int(conn["kind"])
         if kind == ConnKind.MULTIMEM:
@@ -156,7 +178,9 @@ class Network:
         path = int(conn["path_back"] if kind == ConnKind.READ else conn["path"])
         if kind == ConnKind.AGGREGATION or path != NONE:
             fixed = kind != ConnKind.AGGREGATION
-            wires = self._path(path) if fixed else self._up_and_down(int(conn["vertex"]))
+            wires = (
+                self._path(path) if fixed else self._up_and_down(int(conn["vertex"]))
+            )
             return [Stage([wire], [wire]) for wire in wires]
         source, target, read = self._ends(conn, endpoint)
         first = int(conn["first_group"])
@@ -176,19 +200,31 @@ class Network:
 
     def _reverse(self, wires: list[int]) -> list[int]:
         """Return the opposite wires, where there are any."""
-        return [int(wire) for wire in self.wires["reverse"][wires] if int(wire) != NONE]
+        return [
+            int(wire) for wire in self.wires["reverse"][wires] if int(wire) != NONE
+        ]
 
     def _ends(self, conn: Any, endpoint: int) -> tuple[int, int, bool]:
         """Return source and destination of an endpoint's transfer, and whether it is a read."""
-        source, target, stage = int(conn["src"]), int(conn["dst"]), int(conn["stage"])
+        source, target, stage = (
+            int(conn["src"]),
+            int(conn["dst"]),
+            int(conn["stage"]),
+        )
         if stage == NONE:
             return source, target, int(conn["kind"]) == ConnKind.READ
-        return (stage, target, True) if endpoint == target else (source, stage, False)
+        return (
+            (stage, target, True) if endpoint == target else (source, stage, False)
+        )
 
     @staticmethod
     def _vias(row: Any) -> tuple[int, ...]:
         """Return the NICs that the writes of a connection, or a message, are steered over."""
-        return tuple(int(via) for via in (row["via_first"], row["via_last"]) if int(via) != NONE)
+        return tuple(
+            int(via)
+            for via in (row["via_first"], row["via_last"])
+            if int(via) != NONE
+        )
 
     def _up_and_down(self, vertex: int) -> list[int]:
         """Return the wires from a member of an aggregation tree to its root and back."""
@@ -206,8 +242,12 @@ class Network:
         source, target, read = self._ends(conn, endpoint)
         if not read:
             goals = [*self._vias(conn), target]
-            return self._legs(source, goals, int(conn["first_group"]), int(conn["key"]))[0]
-        stages, key = self._legs(target, [source], int(conn["first_group"]), int(conn["key"]))
+            return self._legs(
+                source, goals, int(conn["first_group"]), int(conn["key"])
+            )[0]
+        stages, key = self._legs(
+            target, [source], int(conn["first_group"]), int(conn["key"])
+        )
         last = self._reverse(stages[-1].lanes) if stages else []
         if not last:
             return []
@@ -223,7 +263,9 @@ class Network:
         off = self.image["mgroup_off"]
         group = int(conn["mgroup"])
         members = self.image["mgroup_members"][off[group] : off[group + 1]].tolist()
-        down = sorted({w for s in switches for m in members for w in self._route(s, m)})
+        down = sorted(
+            {w for s in switches for m in members for w in self._route(s, m)}
+        )
         gather, back = self._reverse(down), self._reverse(up)
         paths = [gather, back] if flags & Op.REDUCE else []
         paths += [up, down] if flags & Op.MCAST or not paths else []
@@ -231,7 +273,9 @@ class Network:
 
     def narrow_to(self, stages: list[Stage], wire: int) -> list[Stage]:
         """Return the stages with only the lanes to or from the wire that the last data crossed."""
-        where = next((i for i, stage in enumerate(stages) if wire in stage.lanes), None)
+        where = next(
+            (i for i, stage in enumerate(stages) if wire in stage.lanes), None
+        )
         if where is None:
             return stages
         result = list(stages)
@@ -254,7 +298,9 @@ class Network:
         if int(conn["kind"]) != ConnKind.MULTIMEM:
             return []
         up = self.group(int(conn["first_group"]))
-        units = {int(self.image["nodes"]["unit"][self.wires["dst"][wire]]) for wire in up}
+        units = {
+            int(self.image["nodes"]["unit"][self.wires["dst"][wire]]) for wire in up
+        }
         return sorted(units - {NONE})
 
     def _units_above(self, vertex: int) -> list[int]:
@@ -282,7 +328,9 @@ class Network:
         """Return the total nominal rate of a transfer's slowest stage [bytes/ps]; 0 if empty."""
         rates = self.wires["rate_num"] / np.maximum(1, self.wires["rate_den"])
         stages = self.stages_of(connection, endpoint, flags)
-        return min((float(rates[stage.lanes].sum()) for stage in stages), default=0.0)
+        return min(
+            (float(rates[stage.lanes].sum()) for stage in stages), default=0.0
+        )
 
     def slow_1024(self, endpoint: int, time_ps: int) -> int:
         """Return the slow-down of CTAs and kernels of an endpoint at a time; 1024 is nominal."""
@@ -301,7 +349,10 @@ class Network:
 
     def copy_ps(self, instance: int, prim: int, size: int, time_ps: int) -> int:
         """Return the time in which an instance copies or reduces the bytes of a primitive [ps]."""
-        row, opcode = self.image["instances"][instance], int(self.image["prims"]["opcode"][prim])
+        row, opcode = (
+            self.image["instances"][instance],
+            int(self.image["prims"]["opcode"][prim]),
+        )
         per_byte = int(self.image["costs"]["op_cost16"][int(row["cost"])][opcode])
         slow = self.slow_1024(int(row["endpoint"]), time_ps)
         return (size * ((per_byte * slow) >> 10)) >> 16
@@ -331,7 +382,9 @@ class Network:
         if int(conn["kind"]) != ConnKind.WRITE:
             return
         _, target, _ = self._ends(conn, int(conn["src"]))
-        yield from self._head_latencies(self.stages_of(connection, int(conn["src"]), 0), Kind.WRITE)
+        yield from self._head_latencies(
+            self.stages_of(connection, int(conn["src"]), 0), Kind.WRITE
+        )
         latency_ps = int(self.image["endpoints"]["write_latency_ps"][target])
         yield Delay("memory latency", latency_ps)
 
@@ -343,16 +396,22 @@ class Network:
         """Return the total of `latencies` [ps]."""
         return sum(delay.ps for delay in self.latencies(connection, endpoint, flags))
 
-    def latencies(self, connection: int, endpoint: int, flags: int) -> Iterator[Delay]:
+    def latencies(
+        self, connection: int, endpoint: int, flags: int
+    ) -> Iterator[Delay]:
         """Yield the latencies of a requested transfer without data: round trips, memory, units."""
         conn = self.image["conns"][connection]
         ends = self.image["endpoints"]
-        response = Delay("memory latency", int(ends["response_latency_ps"][endpoint]))
+        response = Delay(
+            "memory latency", int(ends["response_latency_ps"][endpoint])
+        )
         source, _, read = self._ends(conn, endpoint)
         if int(conn["kind"]) == ConnKind.AGGREGATION:
             yield from self._aggregation(connection, endpoint, flags)
         elif read:
-            yield from self._head_latencies(self.stages(endpoint, source), Kind.READ_REQ)
+            yield from self._head_latencies(
+                self.stages(endpoint, source), Kind.READ_REQ
+            )
             yield from self._head_latencies(
                 self.stages_of(connection, endpoint, flags), Kind.READ_RESP
             )
@@ -363,25 +422,41 @@ class Network:
             if flags & Op.REDUCE:
                 yield response
 
-    def _switch_latencies(self, connection: int, endpoint: int, flags: int) -> Iterator[Delay]:
+    def _switch_latencies(
+        self, connection: int, endpoint: int, flags: int
+    ) -> Iterator[Delay]:
         """Yield the latencies of a multicast to all members, or of a reduction back to the requester."""
         conn, ends = self.image["conns"][connection], self.image["endpoints"]
-        stages, members = self._multimem(conn, endpoint, flags), self.image["mgroup_members"]
+        stages, members = (
+            self._multimem(conn, endpoint, flags),
+            self.image["mgroup_members"],
+        )
         if not flags & Op.REDUCE:
             yield from self._head_latencies(stages, Kind.MCAST)
-            yield Delay("memory latency", int(ends["write_latency_ps"][members].max(initial=0)))
+            yield Delay(
+                "memory latency",
+                int(ends["write_latency_ps"][members].max(initial=0)),
+            )
             return
         up = self.group(int(conn["first_group"]))
         yield from self._head_latencies([Stage(up, up), stages[0]], Kind.READ_REQ)
         yield from self._head_latencies(stages, Kind.READ_RESP)
-        yield Delay("memory latency", int(ends["read_latency_ps"][members].max(initial=0)))
+        yield Delay(
+            "memory latency", int(ends["read_latency_ps"][members].max(initial=0))
+        )
         units = self.units_of(connection)
-        unit_ps = max((int(self.image["units"]["latency_ps"][u]) for u in units), default=0)
+        unit_ps = max(
+            (int(self.image["units"]["latency_ps"][u]) for u in units), default=0
+        )
         yield Delay("switches", unit_ps)
 
-    def _aggregation(self, connection: int, endpoint: int, flags: int) -> Iterator[Delay]:
+    def _aggregation(
+        self, connection: int, endpoint: int, flags: int
+    ) -> Iterator[Delay]:
         """Yield the latencies of a packet up to its tree's root and of the result to memory."""
-        yield from self._head_latencies(self.stages_of(connection, endpoint, flags), Kind.AGG_UP)
+        yield from self._head_latencies(
+            self.stages_of(connection, endpoint, flags), Kind.AGG_UP
+        )
         for unit in self.units_of(connection):
             yield Delay("switches", int(self.image["units"]["latency_ps"][unit]))
         latency_ps = int(self.image["endpoints"]["write_latency_ps"][endpoint])

@@ -47,24 +47,40 @@ def overlap(path: str | Path) -> ColumnTable:
         exposed = exposed_ps(tasks)
         ranks.append(_rank_row(tasks, exposed, total))
         streams += _streams(run, tasks, exposed, total)
-        columns = np.full(len(exposed), tasks.rank), tasks.call, tasks.name, tasks.stream
+        columns = (
+            np.full(len(exposed), tasks.rank),
+            tasks.call,
+            tasks.name,
+            tasks.stream,
+        )
         table = np.stack([*columns, tasks.end_ps - tasks.moves_ps, exposed])
         parts.append(table[:, tasks.communicates])
     rows: list[tuple[Any, ...]] = []
     if ranks:
-        means = [round(float(np.mean([row[i] for row in ranks]))) for i in range(3, 8)]
+        means = [
+            round(float(np.mean([row[i] for row in ranks]))) for i in range(3, 8)
+        ]
         worst = max(ranks, key=lambda row: (row[7], -int(row[1])))
         rows.append(("all", "ranks", len(ranks), *means, int(worst[1])))
     rows += [*ranks, *streams]
     if parts:
         rank, *keys, talk, bare = np.concatenate(parts, axis=1)
         names = [
-            f"{call} {name}" for call, name in enumerate(traced.inputs.texts("calls/operation"))
+            f"{call} {name}"
+            for call, name in enumerate(traced.inputs.texts("calls/operation"))
         ]
-        levels = ("collective", names), ("name", run.names), ("dimension", run.streams)
+        levels = (
+            ("collective", names),
+            ("name", run.names),
+            ("dimension", run.streams),
+        )
         for (level, words), key in zip(levels, keys, strict=True):
-            rows += _rows_by_key(level, words, np.stack([key, rank, talk, bare])[:, key >= 0])
-    return ColumnTable.of(OverlapRowJson.__annotations__, rows, traced.facts, _notes(rows, total))
+            rows += _rows_by_key(
+                level, words, np.stack([key, rank, talk, bare])[:, key >= 0]
+            )
+    return ColumnTable.of(
+        OverlapRowJson.__annotations__, rows, traced.facts, _notes(rows, total)
+    )
 
 
 def _rank_row(tasks: RankTasks, exposed: Array, total: int) -> tuple[Any, ...]:
@@ -81,10 +97,14 @@ def _streams(
     run: RunTasks, tasks: RankTasks, exposed: Array, total: int
 ) -> Iterable[tuple[Any, ...]]:
     """Yield a row for each stream of a rank; `both` is its time beside the other kind on its rank."""
-    for stream in sorted(np.unique(tasks.stream).tolist(), key=run.streams.__getitem__):
+    for stream in sorted(
+        np.unique(tasks.stream).tolist(), key=run.streams.__getitem__
+    ):
         mine = tasks.stream == stream
         computing, talking = tasks.computing(mine), tasks.talking(mine)
-        both = tasks.talking().shared_ps(computing) + tasks.computing().shared_ps(talking)
+        both = tasks.talking().shared_ps(computing) + tasks.computing().shared_ps(
+            talking
+        )
         busy = Union.of(computing.spans, talking.spans)
         yield (
             "stream", f"{tasks.rank} {run.streams[stream]}", 1, computing.length_ps,
@@ -92,7 +112,9 @@ def _streams(
         )  # fmt: skip
 
 
-def _rows_by_key(level: str, names: Sequence[str], tasks: Array) -> list[tuple[Any, ...]]:
+def _rows_by_key(
+    level: str, names: Sequence[str], tasks: Array
+) -> list[tuple[Any, ...]]:
     """Return a row for each key of communication, most exposed first.
 
     `tasks` has a row each of keys, ranks, times and exposed times [ps].
@@ -104,11 +126,26 @@ def _rows_by_key(level: str, names: Sequence[str], tasks: Array) -> list[tuple[A
         np.add.at(total, of_pair, values)
     rows = []
     keys, first = np.unique(pairs // num_rows, return_index=True)
-    for key, low, high in zip(keys.tolist(), first, [*first[1:], len(pairs)], strict=True):
-        count, worst = int(high - low), pairs[low + np.argmax(times[1, low:high])] % num_rows
+    for key, low, high in zip(
+        keys.tolist(), first, [*first[1:], len(pairs)], strict=True
+    ):
+        count, worst = (
+            int(high - low),
+            pairs[low + np.argmax(times[1, low:high])] % num_rows,
+        )
         talk, bare = times[:, low:high].sum(axis=1).tolist()
         both = (talk - bare) // count
-        row = (level, names[key], count, 0, talk // count, both, 0, bare // count, int(worst))
+        row = (
+            level,
+            names[key],
+            count,
+            0,
+            talk // count,
+            both,
+            0,
+            bare // count,
+            int(worst),
+        )
         rows.append(row)
     return sorted(rows, key=lambda row: (-row[7], row[1]))
 
@@ -124,5 +161,7 @@ def _notes(rows: list[tuple[Any, ...]], total: int) -> list[str]:
     ]
     named = [row for row in rows if row[0] == "name" and row[7] > 0]
     if named:
-        notes.append(f"most exposed: {named[0][1]}, {format_time(named[0][7])} per rank")
+        notes.append(
+            f"most exposed: {named[0][1]}, {format_time(named[0][7])} per rank"
+        )
     return notes

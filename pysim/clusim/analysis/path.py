@@ -87,24 +87,34 @@ def path_rows(path: str | Path, most: int) -> PathRows:
             if not charges:
                 continue
             first = max(charges, key=lambda part: part.ps)
-            reason = whats.setdefault(f"{first.resource}: {first.reason}", len(whats))
-            task = step.task if step.task < len(run.traced.result.tasks.names) else -1
+            reason = whats.setdefault(
+                f"{first.resource}: {first.reason}", len(whats)
+            )
+            task = (
+                step.task if step.task < len(run.traced.result.tasks.names) else -1
+            )
             rows.append(_row_of(run, step, places))
             kind = GROUPS.index(first.group)
             result.append((step.start_ps, step.end_ps, kind, reason, task))
         listed, row_of = _longest(rows, result, set(places), most)
         table = np.array(result, np.int64).reshape(-1, 5)[::-1]
-        row = np.array([row_of.get(key, len(row_of)) for key in rows], np.int64)[::-1]
+        row = np.array([row_of.get(key, len(row_of)) for key in rows], np.int64)[
+            ::-1
+        ]
         start, end, kinds, names, tasks = table.T
         spans = RowSpans(row, kinds, names, start, end)
-        return PathRows(listed, spans, tasks, list(whats), _slices(run, row_of, places))
+        return PathRows(
+            listed, spans, tasks, list(whats), _slices(run, row_of, places)
+        )
 
 
 def _places(run: Critical) -> list[_Row]:
     """Return rank and channel of every program."""
     inputs = run.traced.inputs
     ranks = inputs.numbers("tasks/rank")[inputs.numbers("instances/task")]
-    keys = zip(ranks.tolist(), inputs.numbers("instances/channel").tolist(), strict=True)
+    keys = zip(
+        ranks.tolist(), inputs.numbers("instances/channel").tolist(), strict=True
+    )
     return [(rank, f"channel {number}") for rank, number in keys]
 
 
@@ -117,7 +127,10 @@ def _row_of(run: Critical, step: Step, places: list[_Row]) -> _Row:
 
 
 def _longest(
-    rows: list[_Row], times: list[tuple[int, int, int, int, int]], known: set[_Row], most: int
+    rows: list[_Row],
+    times: list[tuple[int, int, int, int, int]],
+    known: set[_Row],
+    most: int,
 ) -> tuple[list[_Row], dict[_Row, int]]:
     """Return the rows to show, possibly with a last row for all others, and their indices."""
     lengths: Counter[_Row] = Counter()
@@ -139,18 +152,27 @@ def _longest(
 
 def _slices(run: Critical, row_of: dict[_Row, int], places: list[_Row]) -> RowSpans:
     """Return the completed slices of the channels that have a row."""
-    place, slices = np.array([row_of.get(item, -1) for item in places]), run.walk.slices
+    place, slices = (
+        np.array([row_of.get(item, -1) for item in places]),
+        run.walk.slices,
+    )
     image, parts, count = run.traced.network.image, [], 0
     with open_records(run.traced.path) as records:
         for block in records.blocks():
             instance = block["instance"]
             mine = np.flatnonzero(instance < len(place))
             mine = mine[place[instance[mine]] >= 0]
-            parts.append(np.stack([block[n][mine] for n in ("time", "gate", "instance", "seq")]))
+            parts.append(
+                np.stack(
+                    [block[n][mine] for n in ("time", "gate", "instance", "seq")]
+                )
+            )
             count += len(mine)
             if count >= MOST_SLICES:
                 break
-    time, gate, instance, seq = np.concatenate(parts, axis=1) if parts else np.zeros((4, 0), int)
+    time, gate, instance, seq = (
+        np.concatenate(parts, axis=1) if parts else np.zeros((4, 0), int)
+    )
     order = np.lexsort((time, instance))
     time, gate, instance, seq = (
         item[order].astype(np.int64) for item in (time, gate, instance, seq)
@@ -195,7 +217,9 @@ def critical_path(path: str | Path) -> ColumnTable:
     table = ColumnTable.of(StepRowJson.__annotations__, rows, facts)
     shares = sorted(facts["kinds_ps"].items(), key=lambda item: -item[1])
     parts = ", ".join(f"{name} {ps / max(1, total):.1%}" for name, ps in shares)
-    table.notes.append(f"{count} segments over {len(ranks)} rank{'s' * (len(ranks) != 1)}: {parts}")
+    table.notes.append(
+        f"{count} segments over {len(ranks)} rank{'s' * (len(ranks) != 1)}: {parts}"
+    )
     if count > len(rows):
         table.notes.append(f"only the last {len(rows)} segments are listed")
     return table

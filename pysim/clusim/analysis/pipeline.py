@@ -29,7 +29,10 @@ def pipeline(path: str | Path) -> ColumnTable:
         bubble = total - computing.length_ps
         fill = drain = 0
         if len(computing.start_ps):
-            fill, drain = int(computing.start_ps[0]), total - int(computing.end_ps[-1])
+            fill, drain = (
+                int(computing.start_ps[0]),
+                total - int(computing.end_ps[-1]),
+            )
         gaps = bubble - fill - drain if computing.length_ps else 0
         rows.append(
             (
@@ -71,7 +74,8 @@ def timeline(path: str | Path, width: int = 96, most: int = 32) -> list[str]:
     label = len(str(max(ranks, default=0)))
     letters = np.array([_letter(name) for name in run.names], object)
     lines = [
-        f"rank {rank:>{label}} |{_line(run.of(rank), letters, edges)}|" for rank in ranks[:most]
+        f"rank {rank:>{label}} |{_line(run.of(rank), letters, edges)}|"
+        for rank in ranks[:most]
     ]
     if len(ranks) > most:
         lines.append(f"... and {len(ranks) - most} more ranks")
@@ -88,17 +92,25 @@ def _line(tasks: RankTasks, letters: Array, edges: Array) -> str:
     covered = {}
     for letter in ("F", "B", "#"):
         chosen = mine[kinds == letter]
-        covered[letter] = _per_cell(Union(tasks.start_ps[chosen], tasks.end_ps[chosen]), edges)
+        covered[letter] = _per_cell(
+            Union(tasks.start_ps[chosen], tasks.end_ps[chosen]), edges
+        )
     talk = tasks.communicates
     talking = _per_cell(Union(tasks.moves_ps[talk], tasks.end_ps[talk]), edges)
     spans = np.diff(edges)
     line = []
     for cell in range(len(spans)):
         letter = max(covered, key=lambda name: int(covered[name][cell]))
-        amount, spoken, length = int(covered[letter][cell]), int(talking[cell]), int(spans[cell])
+        amount, spoken, length = (
+            int(covered[letter][cell]),
+            int(talking[cell]),
+            int(spans[cell]),
+        )
         if 2 * amount >= length:
             is_hidden = 2 * spoken >= length
-            line.append({"F": "f", "B": "b", "#": "+"}[letter] if is_hidden else letter)
+            line.append(
+                {"F": "f", "B": "b", "#": "+"}[letter] if is_hidden else letter
+            )
         else:
             line.append("=" if 2 * spoken >= length else ".")
     return "".join(line)

@@ -58,22 +58,33 @@ Changes = dict[tuple[str, Change], list[Key]]
 """Changes of an image in words, each with the causes that it removes or halves."""
 
 
-def remedies_of(run: Critical, sums: Mapping[Key, int], changes: Changes) -> list[Remedy]:
+def remedies_of(
+    run: Critical, sums: Mapping[Key, int], changes: Changes
+) -> list[Remedy]:
     """Return the changes that may shorten a run, in descending order of their estimates."""
     time_ps = run.traced.result.time_ps
-    full = {words for one in run.servers.classes if one.busy >= HALF_FULL for words in one.remedies}
+    full = {
+        words
+        for one in run.servers.classes
+        if one.busy >= HALF_FULL
+        for words in one.remedies
+    }
     result = []
     for (words, change), keys in changes.items():
         longest = sorted(keys, key=lambda key: (-sums.get(key, 0), key))
         is_repair = change.what in REPAIRS
-        estimate_ps = sum(sums.get(key, 0) for key in keys) // (1 if is_repair else 2)
+        estimate_ps = sum(sums.get(key, 0) for key in keys) // (
+            1 if is_repair else 2
+        )
         if estimate_ps < LEAST_PART * time_ps and words not in full:
             continue
         repaired = change.wires if is_repair else frozenset[int]()
         most_ps = max(0, time_ps - int(run.servers.least_ps(words, repaired)))
         limits = min(estimate_ps, most_ps), most_ps
         result.append(Remedy(words, change, tuple(longest), *limits))
-    return sorted(result, key=lambda one: (-one.estimate_ps, -one.most_ps, one.words))
+    return sorted(
+        result, key=lambda one: (-one.estimate_ps, -one.most_ps, one.words)
+    )
 
 
 def faster_hardware(traced: Traced, found: Mapping[Key, OnPath]) -> Changes:
@@ -91,9 +102,15 @@ def faster_hardware(traced: Traced, found: Mapping[Key, OnPath]) -> Changes:
     for link, wires in of_links.items():
         top = max(wires, key=lambda wire: int(busy[wire]))
         if busy[top]:
-            keys = list(dict.fromkeys(wire_key(network.classes[w]) for w in sorted(wires)))
-            keys = [key for key in keys if key in found] or [wire_key(network.classes[top])]
-            changes[f"{link} x2", Change("wires", Fraction(2), frozenset(wires))] = keys
+            keys = list(
+                dict.fromkeys(wire_key(network.classes[w]) for w in sorted(wires))
+            )
+            keys = [key for key in keys if key in found] or [
+                wire_key(network.classes[top])
+            ]
+            changes[f"{link} x2", Change("wires", Fraction(2), frozenset(wires))] = (
+                keys
+            )
     return changes
 
 
@@ -113,7 +130,9 @@ def repair_of(run: Critical, key: Key, entry: OnPath) -> tuple[str, Change] | No
     if kind is CauseKind.RATE:
         return WITHOUT_RATE_CONTROL
     if kind is CauseKind.FAULT:
-        return f"{what} repaired", repair_change(network.wires, network.classes, entry.wires)
+        return f"{what} repaired", repair_change(
+            network.wires, network.classes, entry.wires
+        )
     if kind is CauseKind.STRAGGLER:
         slow = Change("straggler", Fraction(1), endpoints=frozenset(entry.endpoints))
         return f"{what} repaired", slow

@@ -30,18 +30,28 @@ class Rivals:
         ordered = sorted(self._spans.values())
         self.any = any(later[0] < before[1] for before, later in pairwise(ordered))
 
-    def share(self, task: int, wire: int, start_ps: int, end_ps: int) -> tuple[float, set[int]]:
+    def share(
+        self, task: int, wire: int, start_ps: int, end_ps: int
+    ) -> tuple[float, set[int]]:
         """Return the share of other calls in a wire's bytes between two times, and these calls."""
         own_call = int(self.call_of[task]) if task < len(self.call_of) else -1
         if not self.any or own_call < 0:
             return 0.0, set()
         mine, rival_rate, who = self._rate(own_call, wire), 0.0, set()
         for call, (low, high) in self._spans.items():
-            part = (min(high, end_ps) - max(low, start_ps)) / max(1, end_ps - start_ps)
-            if call != own_call and part > 0 and (rate := self._rate(call, wire)) > 0:
+            part = (min(high, end_ps) - max(low, start_ps)) / max(
+                1, end_ps - start_ps
+            )
+            if (
+                call != own_call
+                and part > 0
+                and (rate := self._rate(call, wire)) > 0
+            ):
                 rival_rate += part * rate
                 who.add(call)
-        return rival_rate / (mine + rival_rate) if mine + rival_rate > 0 else 0.0, who
+        return rival_rate / (
+            mine + rival_rate
+        ) if mine + rival_rate > 0 else 0.0, who
 
     def name(self, call: int) -> str:
         """Return the name of a call."""

@@ -75,13 +75,20 @@ def path_figures(run: Critical) -> list[PathFigure]:
     parts: Counter[tuple[str, str]] = Counter()
     for step in run.walk.steps():
         block = run.blocks is not None and run.blocks.stands(step)
-        for delay in [Delay("", step.length_ps)] if block else run.charger.figures(step):
-            parts[delay.what, groups[delay.wire] if delay.wire >= 0 else ""] += delay.ps
+        for delay in (
+            [Delay("", step.length_ps)] if block else run.charger.figures(step)
+        ):
+            parts[delay.what, groups[delay.wire] if delay.wire >= 0 else ""] += (
+                delay.ps
+            )
     used = run.traced.result.wires.counters["packets"] > 0
     image = run.traced.network.image
     figures = [
         PathFigure(
-            _NAMES.get(what) or f"{group} {ending}", what in _RATES, change, parts[what, group]
+            _NAMES.get(what) or f"{group} {ending}",
+            what in _RATES,
+            change,
+            parts[what, group],
         )
         for what, group, ending, change in _changes(groups, used)
         if is_in_image(image, change)
@@ -89,7 +96,9 @@ def path_figures(run: Critical) -> list[PathFigure]:
     return sorted(figures, key=lambda figure: (-figure.time_ps, figure.name))
 
 
-def _changes(groups: list[str], used: NDArray[Any]) -> list[tuple[str, str, str, Change]]:
+def _changes(
+    groups: list[str], used: NDArray[Any]
+) -> list[tuple[str, str, str, Change]]:
     """Return name, link, ending of the full name, and change of all figures."""
     wires: Mapping[str, list[int]] = {group: [] for group in groups}
     for wire, group in enumerate(groups):

@@ -58,7 +58,11 @@ class Servers:
     """
 
     def __init__(
-        self, result: Result, network: Network, slices: Slices, streams: Sequence[str]
+        self,
+        result: Result,
+        network: Network,
+        slices: Slices,
+        streams: Sequence[str],
     ) -> None:
         self._result, self._network, self._slices = result, network, slices
         self._streams = streams
@@ -75,7 +79,9 @@ class Servers:
         if len(rows) > MOST_INSTANCES:
             return False
         slices = rows["length"] / np.maximum(1, rows["chunk_bytes"]) * rows["slices"]
-        prims = self._image["templates"]["prim_hi"] - self._image["templates"]["prim_lo"]
+        prims = (
+            self._image["templates"]["prim_hi"] - self._image["templates"]["prim_lo"]
+        )
         return float((slices * prims[rows["template"]]).sum()) <= 64 * MOST_SLICES
 
     @cached_property
@@ -91,14 +97,21 @@ class Servers:
             highest = round(float(max(shares.values())), 6)
             mean = round(float(sum(shares.values())) / len(shares), 6)
             result.append(
-                ServerClass(name, len(shares), "".join(top), highest, mean, full, remedies)
+                ServerClass(
+                    name, len(shares), "".join(top), highest, mean, full, remedies
+                )
             )
         return tuple(sorted(result, key=lambda one: (-one.busy, one.name)))
 
     def _classes(self) -> Iterator[_Class]:
-        network, busy = self._network, self._result.wires.counters["busy_ps"].tolist()
+        network, busy = (
+            self._network,
+            self._result.wires.counters["busy_ps"].tolist(),
+        )
         of_class: dict[str, dict[str, float]] = defaultdict(dict)
-        for name, wire_class, ps in zip(network.names, network.classes, busy, strict=True):
+        for name, wire_class, ps in zip(
+            network.names, network.classes, busy, strict=True
+        ):
             of_class[wire_class][name] = ps
         for wire_class, wires in of_class.items():
             yield _Class(wire_class, wires, (f"{kind_of(wire_class)} x2",))
@@ -137,7 +150,10 @@ class Servers:
         return network.endpoint_name(endpoint)
 
     def _add_programs(self) -> None:
-        instances, sent = self._image["instances"], np.zeros(len(self._image["conns"]))
+        instances, sent = (
+            self._image["instances"],
+            np.zeros(len(self._image["conns"])),
+        )
         reduced: dict[tuple[int, int], float] = defaultdict(float)
         for instance in range(len(instances)):
             table = self._slices.table(instance)
@@ -145,7 +161,9 @@ class Servers:
                 self._add_messages(instance, table)
             elif instance < self._network.num_programs:
                 place = self.place_of(int(instances["endpoint"][instance]))
-                self.ctas[place] = max(self.ctas[place], self._work_ps(instance, table))
+                self.ctas[place] = max(
+                    self.ctas[place], self._work_ps(instance, table)
+                )
             for prim in np.unique(table.prim).tolist():
                 connection = self._slices.connection(instance, prim, send=True)
                 if connection == NONE:
@@ -164,15 +182,26 @@ class Servers:
         fixed_ps = network.cost_ps("fixed_ps", instance, 0)
         for prim in np.unique(table.prim).tolist():
             mine = table.prim == prim
-            size, connection = int(table.bytes[mine].sum()), self._carrier(instance, prim)
+            size, connection = (
+                int(table.bytes[mine].sum()),
+                self._carrier(instance, prim),
+            )
             if connection != NONE:
-                size = size * int(self._image["conns"]["expand_120"][connection]) // 120
-            result += int(mine.sum()) * fixed_ps + network.copy_ps(instance, prim, size, 0)
+                size = (
+                    size * int(self._image["conns"]["expand_120"][connection]) // 120
+                )
+            result += int(mine.sum()) * fixed_ps + network.copy_ps(
+                instance, prim, size, 0
+            )
         return result
 
     def _carrier(self, instance: int, prim: int) -> int:
         send = self._slices.connection(instance, prim, send=True)
-        return send if send != NONE else self._slices.connection(instance, prim, send=False)
+        return (
+            send
+            if send != NONE
+            else self._slices.connection(instance, prim, send=False)
+        )
 
     def _add_messages(self, instance: int, table: SliceTable) -> None:
         network, row = self._network, self._image["instances"][instance]
@@ -184,17 +213,23 @@ class Servers:
         for prim in np.unique(table.prim).tolist():
             size = int(table.bytes[table.prim == prim].sum())
             copied += network.copy_ps(instance, prim, size, 0)
-        self.threads[self.place_of(int(row["thread"]))] += messages * each_ps + copied
+        self.threads[self.place_of(int(row["thread"]))] += (
+            messages * each_ps + copied
+        )
 
     def _add_acks(self, sent: Array) -> None:
         """Add the time in which the slots of connections between NICs wait for flags."""
         conns = self._image["conns"]
-        for connection in np.flatnonzero((conns["via_first"] != NONE) & (sent > 0)).tolist():
+        for connection in np.flatnonzero(
+            (conns["via_first"] != NONE) & (sent > 0)
+        ).tolist():
             row = conns[connection]
             ends = (self.place_of(int(row[end])) for end in ("src", "dst"))
             flags_ps = int(row["tail_ps"]) + int(row["head_ps"])
             name = f"{'->'.join(ends)}.{connection}"
-            self._acks[name] += sent[connection] * flags_ps / max(1, int(row["slots"]))
+            self._acks[name] += (
+                sent[connection] * flags_ps / max(1, int(row["slots"]))
+            )
 
     def _add_units(self, reduced: Mapping[tuple[int, int], float]) -> None:
         image, vertices = self._image, self._image["vertices"]
@@ -216,7 +251,9 @@ class Servers:
                 operands = size * int(off[group + 1] - off[group]) / len(units)
                 self._add_unit(unit, operands)
         for vertex, size in carried.items():
-            self._add_unit(int(vertices["unit"][vertex]), size * int(children[vertex]))
+            self._add_unit(
+                int(vertices["unit"][vertex]), size * int(children[vertex])
+            )
 
     def _add_unit(self, unit: int, operand_bytes: float) -> None:
         row = self._image["units"][unit]
@@ -226,7 +263,9 @@ class Servers:
     def _memories(self) -> dict[str, float]:
         cost = self._image["endpoints"]["mem_cost16"] / 65536
         busy = self._result.bins.hbm_bytes.sum(axis=1) * cost
-        return {self.place_of(endpoint): float(ps) for endpoint, ps in enumerate(busy)}
+        return {
+            self.place_of(endpoint): float(ps) for endpoint, ps in enumerate(busy)
+        }
 
     def _slot_spans(self) -> dict[str, float]:
         """Return the time in which programs may hold CTA slots: the span of their task."""
@@ -247,7 +286,9 @@ class Servers:
         for stream in sorted(set(self._streams)):
             if stream == HOST or stream.startswith(RECORDED_HOST):
                 rows = np.zeros(len(image), bool)
-                rows[: len(self._streams)] = [name == stream for name in self._streams]
+                rows[: len(self._streams)] = [
+                    name == stream for name in self._streams
+                ]
                 for place, ps in self._spans(rows).items():
                     result[place if stream == HOST else f"{place} {stream}"] = ps
         return result

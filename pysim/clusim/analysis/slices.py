@@ -91,19 +91,30 @@ class _Shape(NamedTuple):
     @property
     def span(self) -> int:
         """Bytes of a loop."""
-        return max(1, self.nchunks * self.chunk if self.mode == Mode.INTERLEAVED else self.chunk)
+        return max(
+            1,
+            self.nchunks * self.chunk
+            if self.mode == Mode.INTERLEAVED
+            else self.chunk,
+        )
 
     def pieces(self, loops: Array, chunks: Array) -> Array:
         """Return the bytes of chunks (columns) in loops (rows); at least 0."""
         if self.mode == Mode.INTERLEAVED:
             remaining = np.clip(self.length - loops * self.span, 0, self.span)
             even = -(-remaining // max(1, self.nchunks))
-            tail = np.minimum(self.chunk, -(-even // max(1, self.align)) * self.align)
+            tail = np.minimum(
+                self.chunk, -(-even // max(1, self.align)) * self.align
+            )
             chunk = np.where(remaining < self.span, tail, self.chunk)
-            return np.asarray(np.minimum(np.maximum(remaining - chunks * chunk, 0), chunk))
+            return np.asarray(
+                np.minimum(np.maximum(remaining - chunks * chunk, 0), chunk)
+            )
         begin = chunks * self.stride + self.offset
         low = begin + loops * self.chunk
-        high = np.minimum(np.minimum(low + self.chunk, begin + self.length), self.limit)
+        high = np.minimum(
+            np.minimum(low + self.chunk, begin + self.length), self.limit
+        )
         return np.asarray(np.maximum(0, high - low))
 
 
@@ -121,7 +132,9 @@ def slice_rows(prims: Array, shape: _Shape, most: int) -> list[Array] | None:
         return None
     prim = np.repeat(np.arange(len(prims)), repeat)
     turn = np.arange(steps) - np.repeat(np.cumsum(repeat) - repeat, repeat)
-    chunk = (base[prim] + coef[prim] * shape.rotation + step[prim] * turn) % max(1, shape.nchunks)
+    chunk = (base[prim] + coef[prim] * shape.rotation + step[prim] * turn) % max(
+        1, shape.nchunks
+    )
     parts, count = [np.zeros((3, 0), np.int64)], 0
     at_once = max(1, _STEPS // max(1, steps))
     for first in range(0, loops if steps else 0, at_once):
@@ -130,7 +143,10 @@ def slice_rows(prims: Array, shape: _Shape, most: int) -> list[Array] | None:
         even = -(-piece // max(1, shape.slices))
         size = np.maximum(np.maximum(-(-even // 16) * 16, shape.slice_min), 1)
         number = np.where(sync[prim] != 0, 1, -(-piece // size)).ravel()
-        if number.max(initial=0) > most or (count := count + int(number.sum())) > most:
+        if (
+            number.max(initial=0) > most
+            or (count := count + int(number.sum())) > most
+        ):
             return None
         of = np.repeat(np.arange(len(number)), number)
         turns = np.arange(len(of)) - np.repeat(np.cumsum(number) - number, number)
@@ -138,7 +154,9 @@ def slice_rows(prims: Array, shape: _Shape, most: int) -> list[Array] | None:
         last = (turns == number[of] - 1) & (sync[prim[of % steps]] == 0)
         slots = shape.slots * np.where(last, shape.slices - turns, 1)
         parts.append(
-            np.stack([prim[of % steps], np.minimum(size, remaining - turns * size), slots])
+            np.stack(
+                [prim[of % steps], np.minimum(size, remaining - turns * size), slots]
+            )
         )
     return list(np.concatenate(parts, axis=1))
 
@@ -161,19 +179,38 @@ class Slices:
     """
 
     def __init__(
-        self, image: Mapping[str, Array], task_start_ps: Array, where: object = "trace"
+        self,
+        image: Mapping[str, Array],
+        task_start_ps: Array,
+        where: object = "trace",
     ) -> None:
         self.image, self.where = image, str(where)
         self._start_ps = task_start_ps
         self._tables: OrderedDict[tuple[int, ...], SliceTable] = OrderedDict()
-        fields = ["template", "length", "chunk_bytes", "stride", "offset", "limit", "slice_min"]
+        fields = [
+            "template",
+            "length",
+            "chunk_bytes",
+            "stride",
+            "offset",
+            "limit",
+            "slice_min",
+        ]
         fields += ["rotation", "align", "slices", "slots_per_slice"]
-        self._work = [*zip(*(image["instances"][name].tolist() for name in fields), strict=True)]
+        self._work = [
+            *zip(
+                *(image["instances"][name].tolist() for name in fields), strict=True
+            )
+        ]
         self._kept = 0
         prims = image["prims"]
         names = ("base", "coef", "step", "repeat", "flags")
-        self._prims = np.stack([prims[name].astype(np.int64) for name in names], axis=1)
-        self._flags = OP_FLAGS[prims["opcode"]] if len(prims) else np.empty(0, np.int64)
+        self._prims = np.stack(
+            [prims[name].astype(np.int64) for name in names], axis=1
+        )
+        self._flags = (
+            OP_FLAGS[prims["opcode"]] if len(prims) else np.empty(0, np.int64)
+        )
         self._users: dict[bool, dict[int, list[int]]] = {}
         self._used: dict[tuple[int, int, bool], tuple[Array, Array]] = {}
         self._used_size = 0
@@ -189,7 +226,9 @@ class Slices:
         low, high = int(template["prim_lo"]), int(template["prim_hi"])
         shape = int(template["nchunks"]), int(template["mode"]), *work[1:]
         rows = slice_rows(
-            self._prims[low:high], _Shape(*(min(n, 2**62) for n in shape)), MOST_SLICES
+            self._prims[low:high],
+            _Shape(*(min(n, 2**62) for n in shape)),
+            MOST_SLICES,
         )
         if rows is None:
             raise TraceError(
@@ -222,7 +261,9 @@ class Slices:
         offset = int(self.image["instances"]["conn_off"][instance])
         return int(self.image["inst_conns"][offset + int(local)])
 
-    def _uses(self, instance: int, connection: int, *, send: bool) -> tuple[Array, Array]:
+    def _uses(
+        self, instance: int, connection: int, *, send: bool
+    ) -> tuple[Array, Array]:
         """Return the slices of an instance that use slots on a side of a connection, and the slots up to each."""
         key = (instance, connection, send)
         if key not in self._used:
@@ -233,7 +274,9 @@ class Slices:
             prims = np.unique(table.prim)
             prims = prims[(self._flags[prims] & flag) != 0]
             offset = int(row["conn_off"])
-            of_prim = self.image["inst_conns"][offset + self.image["prims"][side][prims]]
+            of_prim = self.image["inst_conns"][
+                offset + self.image["prims"][side][prims]
+            ]
             rows = np.flatnonzero(np.isin(table.prim, prims[of_prim == connection]))
             self._used[key] = rows, np.cumsum(table.slots[rows], dtype=np.int64)
             self._used_size += len(rows)
@@ -254,11 +297,15 @@ class Slices:
         for template in image["templates"]:
             rows = slice(int(template["prim_lo"]), int(template["prim_hi"]))
             side = image["prims"]["send" if send else "recv"][rows]
-            locals_of.append(sorted(set(side[(self._flags[rows] & flag) != 0].tolist())))
+            locals_of.append(
+                sorted(set(side[(self._flags[rows] & flag) != 0].tolist()))
+            )
         for instance in order.tolist():
             offset = int(instances["conn_off"][instance])
             for local in locals_of[int(instances["template"][instance])]:
-                users = result.setdefault(int(image["inst_conns"][offset + local]), [])
+                users = result.setdefault(
+                    int(image["inst_conns"][offset + local]), []
+                )
                 if instance not in users[-1:]:
                     users.append(instance)
         return result
@@ -276,7 +323,9 @@ class Slices:
                 break
         return slots
 
-    def _reaching(self, connection: int, slots: int, *, send: bool) -> tuple[int, int] | None:
+    def _reaching(
+        self, connection: int, slots: int, *, send: bool
+    ) -> tuple[int, int] | None:
         """Return the slice with which one side of a connection has used `slots` slots."""
         for user in self.users(connection, send=send):
             rows, used = self._uses(user, connection, send=send)
@@ -288,14 +337,18 @@ class Slices:
 
     def sender_of(self, instance: int, seq: int) -> tuple[int, int] | None:
         """Return the slice whose arrival released this one: the last it needed to receive."""
-        connection = self.connection(instance, int(self.table(instance).prims(seq)), send=False)
+        connection = self.connection(
+            instance, int(self.table(instance).prims(seq)), send=False
+        )
         return self._reaching(
             connection, self._upto(instance, connection, seq, send=False), send=True
         )
 
     def receiver_of(self, instance: int, seq: int) -> tuple[int, int] | None:
         """Return the slice whose completion freed the slot for this one on its send connection."""
-        connection = self.connection(instance, int(self.table(instance).prims(seq)), send=True)
+        connection = self.connection(
+            instance, int(self.table(instance).prims(seq)), send=True
+        )
         need = self._upto(instance, connection, seq, send=True)
         need -= int(self.image["conns"]["slots"][connection])
         return self._reaching(connection, need, send=False) if need > 0 else None

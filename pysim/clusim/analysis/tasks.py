@@ -95,7 +95,9 @@ class RunTasks:
         call = np.asarray(schedule["tasks/call"], np.int64)
         self.calls = int(call.max(initial=-1)) + 1
         streams = [str(name) for name in schedule["tasks/stream"]]
-        self.streams, (stream, stream_of_blocks) = _number_texts(streams, blocks.streams)
+        self.streams, (stream, stream_of_blocks) = _number_texts(
+            streams, blocks.streams
+        )
         self.names, (name, name_of_blocks) = _number_texts(tasks.names, blocks.names)
         start, begun = tasks.start_ps, tasks.start_ps[blocks.pause]
         self._columns = [
@@ -115,7 +117,9 @@ class RunTasks:
                 (tasks.end_ps >= 0, tasks.end_ps[blocks.pause] >= 0),
             )
         ]
-        self._rank = np.append(np.asarray(schedule["tasks/rank"], np.int64), blocks.rank)
+        self._rank = np.append(
+            np.asarray(schedule["tasks/rank"], np.int64), blocks.rank
+        )
         self._written = np.ones(len(self._rank), bool)
         self._written[blocks.pause] = False
         order = np.flatnonzero(self._written & (np.append(start, begun) >= 0))
@@ -158,7 +162,9 @@ def _number_texts(*texts: Sequence[str]) -> tuple[list[str], list[Array]]:
     """Return distinct texts, and for each of some columns of texts their numbers."""
     numbers = {
         text: number
-        for number, text in enumerate(dict.fromkeys(t for column in texts for t in column))
+        for number, text in enumerate(
+            dict.fromkeys(t for column in texts for t in column)
+        )
     }
     return list(numbers), [
         np.array([numbers[text] for text in column], np.int64) for column in texts
@@ -168,5 +174,7 @@ def _number_texts(*texts: Sequence[str]) -> tuple[list[str], list[Array]]:
 def run_tasks(traced: Traced) -> RunTasks:
     """Return the tasks of a trace; raises `TraceError` if it is one of synthetic traffic."""
     if not traced.result.tasks.names:
-        raise TraceError(f"{traced.path}: no tasks; it is a trace of synthetic traffic")
+        raise TraceError(
+            f"{traced.path}: no tasks; it is a trace of synthetic traffic"
+        )
     return RunTasks(traced.result, traced.inputs.schedule)

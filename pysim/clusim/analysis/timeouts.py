@@ -28,7 +28,9 @@ class TimeoutWaits:
     def sender_of(self, connection: int) -> str:
         """Return the NIC, or endpoint, that sends the data of a connection."""
         conn = self._image["conns"][connection]
-        target = int(conn["src"] if int(conn["via_first"]) == NONE else conn["via_first"])
+        target = int(
+            conn["src"] if int(conn["via_first"]) == NONE else conn["via_first"]
+        )
         return self._nodes[int(self._image["targets"]["node"][target])]
 
     def _waited_ps(self, step: Step) -> int:
@@ -36,7 +38,11 @@ class TimeoutWaits:
         if step.connection < 0 or not self.by_nic:
             return 0
         spread = int(self._image["conns"]["spread"][step.connection])
-        timeout_ps = 0 if spread == NONE else int(self._image["spreads"]["timeout_ps"][spread])
+        timeout_ps = (
+            0
+            if spread == NONE
+            else int(self._image["spreads"]["timeout_ps"][spread])
+        )
         if timeout_ps == 0:
             return 0
         whole_ps = step.length_ps // timeout_ps * timeout_ps
@@ -48,5 +54,7 @@ class TimeoutWaits:
         if not waited_ps:
             return [], step
         reason = "timeout without progress"
-        charge = Charge("stall", "retransmission", reason, waited_ps, CauseKind.TIMEOUT)
+        charge = Charge(
+            "stall", "retransmission", reason, waited_ps, CauseKind.TIMEOUT
+        )
         return [charge], step._replace(start_ps=step.start_ps + waited_ps)

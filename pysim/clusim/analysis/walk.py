@@ -45,7 +45,9 @@ class ThreadClocks:
     def posting_times_ps(self) -> dict[tuple[int, int], int]:
         """Return when proxy threads posted each slice (instance, number) [ps]; empty if too many."""
         if self._began is None:
-            self._began = self._follow() if self._records.count <= MOST_RECORDS else {}
+            self._began = (
+                self._follow() if self._records.count <= MOST_RECORDS else {}
+            )
         return self._began
 
     def _follow(self) -> dict[tuple[int, int], int]:
@@ -53,12 +55,16 @@ class ThreadClocks:
         for block in self._records.blocks():
             has_thread = self._thread[block["instance"]] != NONE
             names = ("gate", "time", "instance", "seq")
-            rows += zip(*(block[name][has_thread].tolist() for name in names), strict=True)
+            rows += zip(
+                *(block[name][has_thread].tolist() for name in names), strict=True
+            )
         free: dict[int, int] = {}
         began: dict[tuple[int, int], int] = {}
         for gate_ps, _, instance, seq in sorted(rows):
             thread = int(self._thread[instance])
-            posting_ps, after_ps = message_ps(self._network, self._slices, instance, seq, gate_ps)
+            posting_ps, after_ps = message_ps(
+                self._network, self._slices, instance, seq, gate_ps
+            )
             began[instance, seq] = max(gate_ps, free.get(thread, 0)) + posting_ps
             free[thread] = began[instance, seq] + after_ps
         return began
@@ -71,7 +77,9 @@ def message_ps(
     table = slices.table(instance)
     fixed_ps = network.cost_ps("fixed_ps", instance, time_ps)
     after_ps = network.cost_ps("after_ps", instance, time_ps)
-    copy_ps = network.copy_ps(instance, int(table.prims(seq)), int(table.bytes[seq]), time_ps)
+    copy_ps = network.copy_ps(
+        instance, int(table.prims(seq)), int(table.bytes[seq]), time_ps
+    )
     messages = int(table.slots[seq]) // max(
         1, int(network.image["instances"]["slots_per_slice"][instance])
     )
@@ -139,7 +147,9 @@ class _Cursor:
         """Return slice `seq` of `instance`, completed at `time_ps` or before."""
         for index in range(self._index, -1, -1):
             columns = self._records.block(index)
-            row = _find_backward(columns, self._upto(columns, time_ps), instance, seq)
+            row = _find_backward(
+                columns, self._upto(columns, time_ps), instance, seq
+            )
             if row >= 0:
                 self._index = index
                 return _row(columns, row)
@@ -154,7 +164,9 @@ class _Cursor:
             high = self._upto(columns, time_ps) + 1
             low = int(np.searchsorted(columns["time"], time_ps, side="left"))
             instance = columns["instance"][low:high]
-            rows = np.flatnonzero((instance >= instances.start) & (instance < instances.stop))
+            rows = np.flatnonzero(
+                (instance >= instances.start) & (instance < instances.stop)
+            )
             if len(rows):
                 self._index = index
                 return _row(columns, low + int(rows[-1]))
@@ -163,13 +175,16 @@ class _Cursor:
         return None
 
 
-def _find_backward(columns: dict[str, Array], start: int, instance: int, seq: int) -> int:
+def _find_backward(
+    columns: dict[str, Array], start: int, instance: int, seq: int
+) -> int:
     """Return the last row up to `start` of slice `seq` of `instance`, or -1; most are near."""
     high, width = start + 1, 256
     while high > 0:
         low = max(0, high - width)
         result = np.flatnonzero(
-            (columns["instance"][low:high] == instance) & (columns["seq"][low:high] == seq)
+            (columns["instance"][low:high] == instance)
+            & (columns["seq"][low:high] == seq)
         )
         if len(result):
             return low + int(result[-1])
@@ -193,7 +208,9 @@ class Walk:
         Times of its tasks; -1 where not.
     """
 
-    def __init__(self, records: Records, network: Network, start_ps: Array, end_ps: Array) -> None:
+    def __init__(
+        self, records: Records, network: Network, start_ps: Array, end_ps: Array
+    ) -> None:
         self.image = network.image
         self.network = network
         self._start_ps, self._end_ps = all_starts(network.image, start_ps), end_ps
@@ -231,7 +248,9 @@ class Walk:
 
     def task_span(self, task: int) -> tuple[int, int]:
         """Return start and end of a task [ps]; -1 where not yet."""
-        last = int(self._end_ps[task] if task < len(self._end_ps) else self._end_ps.max())
+        last = int(
+            self._end_ps[task] if task < len(self._end_ps) else self._end_ps.max()
+        )
         return int(self._start_ps[task]), last
 
     def _last_row(self) -> _Row | None:
@@ -247,20 +266,27 @@ class Walk:
         kind, endpoint = int(row["kind"]), int(row["endpoint"])
         if kind == TaskKind.PROGRAM:
             instances = range(int(row["inst_lo"]), int(row["inst_hi"]))
-            last = self._cursor.last_of(instances, end_ps) if len(instances) else None
+            last = (
+                self._cursor.last_of(instances, end_ps) if len(instances) else None
+            )
             if last is not None:
                 return (yield from self._slice_steps(last))
         if end_ps > start_ps:
-            named = {TaskKind.KERNEL: StepKind.KERNEL, TaskKind.DELAY: StepKind.DELAY}.get(
-                TaskKind(kind), StepKind.TASK
-            )
+            named = {
+                TaskKind.KERNEL: StepKind.KERNEL,
+                TaskKind.DELAY: StepKind.DELAY,
+            }.get(TaskKind(kind), StepKind.TASK)
             yield Step(named, start_ps, end_ps, task, endpoint)
         return self._waited_for(task)
 
     def _waited_for(self, task: int) -> int | None:
         """Return the predecessor that ended last, the lowest of several."""
         result = self._before[task]
-        return max(result, key=lambda other: (int(self._end_ps[other]), -other), default=None)
+        return max(
+            result,
+            key=lambda other: (int(self._end_ps[other]), -other),
+            default=None,
+        )
 
     def _slice_steps(self, row: _Row | None) -> Generator[Step, None, int | None]:
         """Yield the steps from a completed slice back to the start of the first CTA on the way."""
@@ -281,9 +307,13 @@ class Walk:
         """Yield the segments of a slice after its gate, the last first."""
         prim = int(self.slices.table(row.instance).prims(row.seq))
         endpoint = int(self.image["instances"]["endpoint"][row.instance])
-        began_ps = row.gate_ps + self.network.cost_ps("fixed_ps", row.instance, row.gate_ps)
+        began_ps = row.gate_ps + self.network.cost_ps(
+            "fixed_ps", row.instance, row.gate_ps
+        )
         if self.threads.serves(row.instance):
-            handed_ps = self.threads.posting_times_ps().get((row.instance, row.seq), began_ps)
+            handed_ps = self.threads.posting_times_ps().get(
+                (row.instance, row.seq), began_ps
+            )
             began_ps = min(row.time_ps, handed_ps)
         if row.time_ps > began_ps:
             kind, connection, wire = StepKind.PACE, -1, -1
@@ -297,7 +327,9 @@ class Walk:
             read = self._read_connection(row.instance, prim) if wire >= 0 else NONE
             fetched_ps = began_ps
             if read != NONE:
-                part = self._read_part(read, connection, endpoint, self.slices.flags(prim))
+                part = self._read_part(
+                    read, connection, endpoint, self.slices.flags(prim)
+                )
                 fetched_ps += int(part * (row.time_ps - began_ps))
             who = (task, endpoint, row.instance, row.seq)
             if row.time_ps > fetched_ps:
@@ -305,7 +337,15 @@ class Walk:
             if fetched_ps > began_ps:
                 yield Step(kind, began_ps, fetched_ps, *who, read)
         if began_ps > row.gate_ps:
-            yield Step(StepKind.FIXED, row.gate_ps, began_ps, task, endpoint, row.instance, row.seq)
+            yield Step(
+                StepKind.FIXED,
+                row.gate_ps,
+                began_ps,
+                task,
+                endpoint,
+                row.instance,
+                row.seq,
+            )
 
     def transfer_connection(self, instance: int, prim: int) -> int:
         """Return the connection that carries the (last) transfer of a primitive."""
@@ -325,12 +365,18 @@ class Walk:
         if NONE in (send, receive) or flags & (Op.MCAST | Op.REDUCE | Op.AGGREGATE):
             return NONE
         writes = int(conns["kind"][send]) == ConnKind.WRITE
-        reads = int(conns["kind"][receive]) == ConnKind.READ or int(conns["stage"][receive]) != NONE
+        reads = (
+            int(conns["kind"][receive]) == ConnKind.READ
+            or int(conns["stage"][receive]) != NONE
+        )
         return receive if reads and writes else NONE
 
     def _read_part(self, read: int, write: int, endpoint: int, flags: int) -> float:
         """Return the share of the read in a slice's transfers, at the rates of their paths."""
-        rates = [self.network.way_rate(connection, endpoint, flags) for connection in (read, write)]
+        rates = [
+            self.network.way_rate(connection, endpoint, flags)
+            for connection in (read, write)
+        ]
         return rates[1] / sum(rates) if all(rates) else 0.0
 
     def _wait(self, row: _Row, task: int) -> Generator[Step, None, _Row]:

@@ -49,7 +49,9 @@ _SCALED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "wire latency": {"wires": ("latency_ps",)},
     "switches": {"nodes": ("latency_ps",), "units": ("latency_ps",)},
-    "memory latency": {"endpoints": ("write_latency_ps", "read_latency_ps", "response_latency_ps")},
+    "memory latency": {
+        "endpoints": ("write_latency_ps", "read_latency_ps", "response_latency_ps")
+    },
     "flags": {"conns": ("tail_ps", "head_ps")},
     "window": {"conns": ("window_bytes",)},
     "timeout": {"spreads": ("timeout_ps",)},
@@ -103,9 +105,13 @@ def factor_of(whole: str, factor: str) -> Fraction:
     try:
         value = Fraction(factor.lower().removeprefix("x").removesuffix("x"))
     except (ValueError, ZeroDivisionError):
-        raise InputError(f"what-if {whole}: write the factor as x2, x0.5 or 3/2") from None
+        raise InputError(
+            f"what-if {whole}: write the factor as x2, x0.5 or 3/2"
+        ) from None
     if not Fraction(1, 1000) <= value <= 1000:
-        raise InputError(f"what-if {whole}: the factor must be between 0.001 and 1000")
+        raise InputError(
+            f"what-if {whole}: the factor must be between 0.001 and 1000"
+        )
     return value
 
 
@@ -116,7 +122,9 @@ def parse_change(pattern: str, factor: str, network: Network) -> Change:
         return Change(pattern, value)
     wires = frozenset(
         wire
-        for wire, (name, kind) in enumerate(zip(network.names, network.classes, strict=True))
+        for wire, (name, kind) in enumerate(
+            zip(network.names, network.classes, strict=True)
+        )
         if kind == pattern
         or kind.split(" ")[0] == pattern
         or fnmatchcase(name, pattern)
@@ -131,7 +139,9 @@ def parse_change(pattern: str, factor: str, network: Network) -> Change:
     return Change(pattern, value, wires)
 
 
-def repair_change(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -> Change:
+def repair_change(
+    wires: Array, classes: Sequence[str], chosen: Iterable[int]
+) -> Change:
     """Return the change of wires, in both directions, to the highest rate of their class.
 
     Parameters
@@ -140,7 +150,11 @@ def repair_change(wires: Array, classes: Sequence[str], chosen: Iterable[int]) -
         The image's.
     """
     both = set(chosen)
-    both |= {int(wires["reverse"][w]) for w in both if int(wires["reverse"][w]) < len(wires)}
+    both |= {
+        int(wires["reverse"][w])
+        for w in both
+        if int(wires["reverse"][w]) < len(wires)
+    }
     rates = wires["rate_num"] / np.maximum(1, wires["rate_den"])
     names = np.array(classes, object)
     like = []
@@ -159,7 +173,9 @@ def _faster(rows: Array, names: tuple[str, ...], factor: Fraction) -> None:
                 np.where(old > 0, np.maximum(1, old * factor // 1), 0), _MOST[name]
             )
             continue
-        new = (old * factor.denominator * 2 + factor.numerator) // (2 * factor.numerator)
+        new = (old * factor.denominator * 2 + factor.numerator) // (
+            2 * factor.numerator
+        )
         rows[name] = np.where(rows[name] > 0, np.maximum(new, 1), 0)
 
 
@@ -176,7 +192,9 @@ def _repair(image: dict[str, Array], change: Change) -> None:
     faults = image["faults"]
     gone = np.zeros(len(faults), bool)
     if change.what == "repaired":
-        gone = (faults["kind"] == FaultKind.RATE) & np.isin(faults["index"], list(change.wires))
+        gone = (faults["kind"] == FaultKind.RATE) & np.isin(
+            faults["index"], list(change.wires)
+        )
         for wire, best in change.like:
             for name in ("rate_num", "rate_den"):
                 image["wires"][name][wire] = image["wires"][name][best]
@@ -186,7 +204,9 @@ def _repair(image: dict[str, Array], change: Change) -> None:
     elif change.what == "straggler":
         endpoints = list(change.endpoints)
         image["endpoints"]["slow_1024"][endpoints] = 1024
-        gone = (faults["kind"] == FaultKind.SLOW) & np.isin(faults["index"], endpoints)
+        gone = (faults["kind"] == FaultKind.SLOW) & np.isin(
+            faults["index"], endpoints
+        )
     else:
         quiet = np.isin(image["instances"]["task"], list(change.tasks))
         image["instances"]["length"][quiet] = 0
@@ -208,7 +228,11 @@ def changed_image(image: Mapping[str, Array], change: Change) -> dict[str, Array
         rate = Fraction(int(row["rate_num"]), int(row["rate_den"])) * factor
         row["rate_num"], row["rate_den"] = rate.numerator, rate.denominator
     for fault in new["faults"]:
-        if fault["kind"] == FaultKind.RATE and int(fault["index"]) in paced and fault["num"]:
+        if (
+            fault["kind"] == FaultKind.RATE
+            and int(fault["index"]) in paced
+            and fault["num"]
+        ):
             rate = Fraction(int(fault["num"]), int(fault["den"])) * factor
             fault["num"], fault["den"] = rate.numerator, rate.denominator
     for table, columns in _SCALED.get(change.what, {}).items():
@@ -219,11 +243,15 @@ def changed_image(image: Mapping[str, Array], change: Change) -> dict[str, Array
     return new
 
 
-def _scale_line_rates(image: dict[str, Array], paced: Set[int], factor: Fraction) -> None:
+def _scale_line_rates(
+    image: dict[str, Array], paced: Set[int], factor: Fraction
+) -> None:
     """Multiply the line rates of rate controls whose wires, those of this rate, all get faster."""
     wires, controls = image["wires"], image["controls"]
     # In bytes per 2^30 ps, as `clusim.lowering.links.control_row` rounds them.
-    rates = np.rint(wires["rate_num"] * 2.0**30 / wires["rate_den"]).astype(np.uint64)
+    rates = np.rint(wires["rate_num"] * 2.0**30 / wires["rate_den"]).astype(
+        np.uint64
+    )
     faster = np.isin(np.arange(len(wires)), list(paced))
     for control in controls:
         of_line = rates == control["line_rate"]

@@ -26,9 +26,13 @@ def _loader() -> type[Any]:
     import yaml
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+        yaml_implicit_resolvers: ClassVar[
+            dict[str, list[tuple[str, re.Pattern[str]]]]
+        ] = {}
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        def construct_mapping(
+            self, node: Any, deep: bool = False
+        ) -> dict[Hashable, Any]:
             """Return a mapping without repeated keys."""
             keys = [key.value for key, _ in node.value]
             for key in keys:
@@ -40,7 +44,11 @@ def _loader() -> type[Any]:
         ("bool", r"true|false", "tf"),
         ("null", r"null|~|", ["n", "~", ""]),
         ("int", r"[-+]?[0-9]+|0x[0-9a-fA-F]+", "-+0123456789"),
-        ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+        (
+            "float",
+            r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?",
+            "-+.0123456789",
+        ),
     ):
         Loader.add_implicit_resolver(
             f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), first
@@ -95,7 +103,9 @@ class OnDemand(Mapping[K, V], Generic[K, V]):
     """
 
     def __init__(
-        self, read_all: Callable[[], dict[K, V]], read_one: Callable[[K], V | None] = lambda _: None
+        self,
+        read_all: Callable[[], dict[K, V]],
+        read_one: Callable[[K], V | None] = lambda _: None,
     ) -> None:
         self._read_all, self._read_one = read_all, read_one
 
@@ -139,5 +149,7 @@ def pci_id(text: object) -> tuple[int, int]:
     """Return vendor and device of ``10de:20b2``."""
     match = re.fullmatch(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{4})", str(text))
     if match is None:
-        raise InputError(f"{text!r} is not a PCI identity; write vendor:device, as 10de:20b2")
+        raise InputError(
+            f"{text!r} is not a PCI identity; write vendor:device, as 10de:20b2"
+        )
     return int(match[1], 16), int(match[2], 16)

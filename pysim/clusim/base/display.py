@@ -52,7 +52,9 @@ class Summary:
     rows: Mapping[str, str] = field(default_factory=dict)
 
 
-def columns_of(kind: type, rows: Sequence[Any], without: tuple[str, ...] = ()) -> Columns:
+def columns_of(
+    kind: type, rows: Sequence[Any], without: tuple[str, ...] = ()
+) -> Columns:
     """Return the fields of `rows`, all objects of the dataclass `kind`, as columns."""
     names = [one.name for one in fields(kind) if one.name not in without]
     return {name: [getattr(row, name) for row in rows] for name in names}
@@ -76,7 +78,9 @@ class Shown(ABC):
         """Return a small table; every text in it is escaped."""
         result = self.summary()
         lines = [f"<b>{escape(type(self).__name__)}</b> {escape(result.title)}"]
-        lines += [escape(text) for text in (", ".join(result.values), result.note) if text]
+        lines += [
+            escape(text) for text in (", ".join(result.values), result.note) if text
+        ]
         rows = "".join(
             f'<tr><td style="{_CELL}">{escape(name)}</td><td style="{_CELL}">{escape(value)}</td></tr>'
             for name, value in result.rows.items()
@@ -103,7 +107,9 @@ class Shown(ABC):
         result = self.tables()
         name = table or next(iter(result), "")
         if name not in result:
-            raise InputError(f"{type(self).__name__}: has no table {name!r}{suggest(name, result)}")
+            raise InputError(
+                f"{type(self).__name__}: has no table {name!r}{suggest(name, result)}"
+            )
         try:
             import pandas
         except ModuleNotFoundError:
@@ -134,7 +140,9 @@ class Shown(ABC):
         """
         name = type(self).__name__
         if name not in _painters:
-            raise InputError(f"{name}: no pictures; there are pictures of {', '.join(_painters)}")
+            raise InputError(
+                f"{name}: no pictures; there are pictures of {', '.join(_painters)}"
+            )
         return Plot(_painters[name]()(self, figure, **look))
 
 
@@ -165,7 +173,11 @@ class Plot:
 
         form = picture_format(path)
         # The same picture is the same file.
-        style: Any = {"svg.fonttype": "none", "svg.hashsalt": "clusim", "pdf.fonttype": 42}
+        style: Any = {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "clusim",
+            "pdf.fonttype": 42,
+        }
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
         with matplotlib.rc_context(style), replacing(path) as out:
             self.figure.savefig(out, format=form, dpi=dpi, metadata=metadata)

@@ -23,7 +23,9 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def suggest(word: str, choices: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
+def suggest(
+    word: str, choices: Iterable[str], synonyms: Mapping[str, str] | None = None
+) -> str:
     """Return ``; did you mean 'x'?`` for a word, ignoring case, or a list of the known names.
 
     Suggested are, in this order: the name for a synonym, names with this prefix, names with this part
@@ -34,7 +36,9 @@ def suggest(word: str, choices: Iterable[str], synonyms: Mapping[str, str] | Non
     words, word = list(dict.fromkeys(choices)), word.lower()
     meant = {name.lower(): name for name in words}
     meant |= {
-        name: key for name, key in (synonyms or {}).items() if key in words and name not in meant
+        name: key
+        for name, key in (synonyms or {}).items()
+        if key in words and name not in meant
     }
     matches = [word] if word in (synonyms or {}) and word in meant else []
     matches = matches or [name for name in meant if word and name.startswith(word)]
@@ -53,7 +57,9 @@ def suggest(word: str, choices: Iterable[str], synonyms: Mapping[str, str] | Non
         )
     if not words:
         return ""
-    listing = ", ".join(words[:MOST_LISTED]) + (", ..." if len(words) > MOST_LISTED else "")
+    listing = ", ".join(words[:MOST_LISTED]) + (
+        ", ..." if len(words) > MOST_LISTED else ""
+    )
     return f"; there are {listing}"
 
 
@@ -109,7 +115,9 @@ class EnvironmentFailure(ClusimError):
 
 def lacking(subject: str, package: str, extra: str) -> EnvironmentFailure:
     """Return the error for a missing package, with the extra of clusim that installs it."""
-    return EnvironmentFailure(f"{subject}: needs {package}; pip install 'clusim-net[{extra}]'")
+    return EnvironmentFailure(
+        f"{subject}: needs {package}; pip install 'clusim-net[{extra}]'"
+    )
 
 
 class DeadlockError(ClusimError):

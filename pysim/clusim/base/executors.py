@@ -180,13 +180,17 @@ class Workers:
         except CancelledError:
             raise EnvironmentFailure("the executor cancelled a task") from None
         except Exception as error:
-            if type(error).__name__ != "KilledWorker":  # of Dask, which need not be installed
+            if (
+                type(error).__name__ != "KilledWorker"
+            ):  # of Dask, which need not be installed
                 raise
             raise EnvironmentFailure(
                 "several workers were lost on the same task, perhaps because memory ran out"
             ) from None
 
-    def map_items(self, work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Made]:
+    def map_items(
+        self, work: Callable[[Given], Made], items: Iterable[Given]
+    ) -> Iterator[Made]:
         """Yield the results of the items, in their order."""
         for future in [self.submit(work, item) for item in items]:
             yield self.outcome(future)
@@ -265,7 +269,10 @@ def _capacity(executor: Executor) -> int:
         client is not None
     ):  # of Dask; each worker runs one task at a time, for any number of threads
         return max(1, len(client.ncores()))
-    for name in ("num_workers", "_max_workers"):  # attributes of MPI's and Python's executors
+    for name in (
+        "num_workers",
+        "_max_workers",
+    ):  # attributes of MPI's and Python's executors
         count = getattr(executor, name, None)
         if isinstance(count, int) and count > 0:
             return count

@@ -65,7 +65,9 @@ class Extension:
             except ClusimError:
                 raise
             except Exception as error:
-                raise self.failure(f"{type(error).__name__}: {error}{_line_of(error)}") from error
+                raise self.failure(
+                    f"{type(error).__name__}: {error}{_line_of(error)}"
+                ) from error
 
         return call
 
@@ -113,7 +115,9 @@ def extensions(group: str) -> dict[str, Extension]:
             new = Extension(group, point.name, point.value, distribution.name)
             other = result.setdefault(point.name, new)
             if other is not new:
-                raise new.failure(f"{other.distribution} defines the same name; uninstall one")
+                raise new.failure(
+                    f"{other.distribution} defines the same name; uninstall one"
+                )
     return dict(sorted(result.items()))
 
 
@@ -142,5 +146,9 @@ def further_extensions(group: str, names: Collection[str]) -> dict[str, Extensio
     result = extensions(group)
     for name in result.keys() & set(names):
         if result[name].distribution != FORMATS:
-            raise result[name].failure("clusim has a kind of this name; choose another")
-    return {name: extension for name, extension in result.items() if name not in names}
+            raise result[name].failure(
+                "clusim has a kind of this name; choose another"
+            )
+    return {
+        name: extension for name, extension in result.items() if name not in names
+    }

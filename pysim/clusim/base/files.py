@@ -28,7 +28,9 @@ STDOUT = "-"
 MOST_LINKS = 40
 """Maximum number of symbolic links to follow, as in Linux."""
 
-_STREAM = re.compile(r"/dev/(?:std(?P<name>out|err)|fd/(?P<fd>\d+))|/proc/self/fd/(?P<own>\d+)")
+_STREAM = re.compile(
+    r"/dev/(?:std(?P<name>out|err)|fd/(?P<fd>\d+))|/proc/self/fd/(?P<own>\d+)"
+)
 
 Name = str | os.PathLike[str]
 Identity = tuple[int, int]
@@ -75,12 +77,22 @@ def refuse_inputs(target: Name, sources: Iterable[Name] = ()) -> None:
     result = _identity(target) if _stream(target) is None else None
     if result is None:
         return
-    inputs = {same: os.fspath(path) for path in sources if (same := _identity(path)) is not None}
+    inputs = {
+        same: os.fspath(path)
+        for path in sources
+        if (same := _identity(path)) is not None
+    }
     inputs |= _inputs or {}
     if result in inputs:
         name, output = inputs[result], os.fspath(target)
-        problem = "is an input" if name == output else f"is the input {name} under another name"
-        raise InputError(f"{output}: {problem} and would be replaced; use another output file")
+        problem = (
+            "is an input"
+            if name == output
+            else f"is the input {name} under another name"
+        )
+        raise InputError(
+            f"{output}: {problem} and would be replaced; use another output file"
+        )
 
 
 def _identity(path: Name) -> Identity | None:
@@ -108,7 +120,9 @@ def _stream(path: Name) -> int | None:
             return int(number) if number else {"out": 1, "err": 2}[match["name"]]
         if not os.path.islink(name):
             return None
-        name = os.path.normpath(os.path.join(os.path.dirname(name), os.readlink(name)))
+        name = os.path.normpath(
+            os.path.join(os.path.dirname(name), os.readlink(name))
+        )
     return None
 
 
@@ -126,7 +140,9 @@ def _explain_os_errors(path: Name) -> Iterator[None]:
         raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise EnvironmentFailure(f"{os.fspath(path)}: cannot be written: {reason}") from None
+        raise EnvironmentFailure(
+            f"{os.fspath(path)}: cannot be written: {reason}"
+        ) from None
 
 
 @contextmanager
@@ -158,7 +174,9 @@ def check_place(path: Name, sources: Iterable[Name] = ()) -> None:
     with _explain_os_errors(path):
         if _stream(path) is None and not _is_special(real := destination(path)):
             if not real.parent.is_dir():
-                raise NotADirectoryError(errno.ENOTDIR, f"no directory {real.parent}")
+                raise NotADirectoryError(
+                    errno.ENOTDIR, f"no directory {real.parent}"
+                )
             if not os.access(real.parent, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -198,7 +216,8 @@ def check_replaceable(real: Path) -> None:
 def write_csv(out: IO[str], rows: Iterable[Iterable[Any]]) -> None:
     """Write rows as CSV; texts that spreadsheets read as formulas begin with an apostrophe."""
     csv.writer(out, lineterminator="\n").writerows(
-        [_no_formula(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+        [_no_formula(cell) if isinstance(cell, str) else cell for cell in row]
+        for row in rows
     )
 
 
@@ -228,7 +247,9 @@ def write_text(path: Name, text: str, sources: Iterable[Name] = ()) -> None:
 @contextmanager
 def text_of(out: BinaryIO) -> Iterator[IO[str]]:
     """Wrap a binary file as a text file in UTF-8, without conversion of line ends."""
-    text = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", newline="")
+    text = io.TextIOWrapper(
+        out, encoding="utf-8", errors="backslashreplace", newline=""
+    )
     try:
         yield text
         text.flush()
@@ -252,7 +273,9 @@ class Staging:
     def folder(self, path: Path) -> None:
         """Create a folder with its parents; created folders are removed after an error."""
         with _explain_os_errors(path):
-            missing = [parent for parent in (path, *path.parents) if not parent.exists()]
+            missing = [
+                parent for parent in (path, *path.parents) if not parent.exists()
+            ]
             path.mkdir(parents=True, exist_ok=True)
             self._made += missing
 

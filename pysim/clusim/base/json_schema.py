@@ -113,7 +113,9 @@ class _Key:
         """Type of the value in JSON."""
         hint = self.hint
         if self.written is not None:
-            hint = _in_json(hint, float if self.written.digits or self.written.per else int)
+            hint = _in_json(
+                hint, float if self.written.digits or self.written.per else int
+            )
         if _NULL in get_args(hint):
             return hint | None
         if _OMITTED not in get_args(hint):
@@ -150,7 +152,9 @@ class JsonObject:
         return result
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        cls, _: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         """Return the schema of a dictionary with these keys."""
         copy: Any = cls
         return handler.generate_schema(_form(copy))
@@ -174,7 +178,11 @@ def _plain(value: Any, annotation: Written | None) -> Any:
 def _keys(cls: Any) -> tuple[_Key, ...]:
     """Return the keys of a class."""
     field_names = [field.name for field in fields(cls) if field.name not in cls.KEYS]
-    selected = [name for key in cls.KEYS or "*" for name in (field_names if key == "*" else [key])]
+    selected = [
+        name
+        for key in cls.KEYS or "*"
+        for name in (field_names if key == "*" else [key])
+    ]
     return tuple(_key(cls, key) for key in selected)
 
 
@@ -191,7 +199,9 @@ def _key(cls: Any, text: str) -> _Key:
         hint = Annotated[hint, _NULL]
     annotation = _read_annotation(hint)
     if path.endswith("_ps") and f"_{unit}" in _PER:
-        annotation = Written(annotation.digits if annotation else 12, _PER[f"_{unit}"])
+        annotation = Written(
+            annotation.digits if annotation else 12, _PER[f"_{unit}"]
+        )
     return _Key(name, path, hint, annotation)
 
 
@@ -206,9 +216,13 @@ def _hint(cls: Any, path: str) -> Any:
         cls = get_args(cls)[0]
     attribute = getattr(cls, first, None)
     getter = getattr(
-        attribute, "fget", getattr(attribute, "func", attribute if isfunction(attribute) else None)
+        attribute,
+        "fget",
+        getattr(attribute, "func", attribute if isfunction(attribute) else None),
     )
-    hint = get_type_hints(getter or cls, include_extras=True)["return" if getter else first]
+    hint = get_type_hints(getter or cls, include_extras=True)[
+        "return" if getter else first
+    ]
     return _hint(hint, remainder) if remainder else hint
 
 
@@ -250,7 +264,11 @@ def _form(cls: Any) -> Any:
             forms[name] = form if is_plain else NotRequired[form]
     make: Any = TypedDict
     result = make(cls.__name__, forms)
-    result.__doc__, result.__module__, result.__words__ = cls.__doc__, cls.__module__, words
+    result.__doc__, result.__module__, result.__words__ = (
+        cls.__doc__,
+        cls.__module__,
+        words,
+    )
     return result
 
 
@@ -285,7 +303,12 @@ def _describe_object(schema: dict[str, Any], cls: type) -> dict[str, Any]:
         for name, field in schema.get("properties", {}).items()
     }
     about = re.sub(r"\bNone\b", "null", " ".join(text.split("\n\n")[0].split()))
-    return {**schema, "description": about, "properties": properties, "additionalProperties": False}
+    return {
+        **schema,
+        "description": about,
+        "properties": properties,
+        "additionalProperties": False,
+    }
 
 
 def _describe_field(field: Mapping[str, Any], words: str | None) -> dict[str, Any]:

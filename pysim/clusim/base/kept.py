@@ -72,11 +72,18 @@ def _model_files() -> list[tuple[str, str]]:
     """Return names and places of the files of all that determines results."""
     result = [
         (f"{kind}/{name}", str(path))
-        for kind, files in (("topologies", shipped_topologies()), ("traces", shipped_workloads()))
+        for kind, files in (
+            ("topologies", shipped_topologies()),
+            ("traces", shipped_workloads()),
+        )
         for name, path in files.items()
     ]
     for folder, _, names in os.walk(PACKAGE):
-        paths = [f"{folder}/{i}" for i in names if i.endswith((".py", ".json", ".csv", ".yaml"))]
+        paths = [
+            f"{folder}/{i}"
+            for i in names
+            if i.endswith((".py", ".json", ".csv", ".yaml"))
+        ]
         result += [(path.removeprefix(f"{PACKAGE}/"), path) for path in paths]
     return sorted(result)
 
@@ -100,7 +107,9 @@ def user_folder() -> Path:
         return Path(folder)
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "clusim"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clusim"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clusim"
+    )
 
 
 MOST_BYTES = 16 << 20
@@ -122,8 +131,12 @@ def is_private(folder: Path) -> bool:
         reason = "may be written by other users"
     else:
         return True
-    remedy = f"chmod g-w,o-w removes their permission; or set {PLACE} to a private folder"
-    refused[str(folder)] = f"{folder}: {reason}, so it is not used as a cache; {remedy}"
+    remedy = (
+        f"chmod g-w,o-w removes their permission; or set {PLACE} to a private folder"
+    )
+    refused[str(folder)] = (
+        f"{folder}: {reason}, so it is not used as a cache; {remedy}"
+    )
     return False
 
 
@@ -135,7 +148,9 @@ def own_bytes(path: Path) -> bytes:
     OSError
         No such file, or it is not a regular file, has more than `MOST_BYTES`, or belongs to another user.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    )
     with open(descriptor, "rb", buffering=0) as file:
         about = os.fstat(descriptor)
         is_own_file = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()

@@ -37,7 +37,9 @@ _DIGITS = re.compile(r"([0-9]+)")
 def natural(text: str) -> tuple[tuple[int, str], ...]:
     """Return a key that sorts ``mlx5_2`` before ``mlx5_10``."""
     parts = _DIGITS.split(text)
-    return tuple((int(part[:18]), "") if i % 2 else (-1, part) for i, part in enumerate(parts))
+    return tuple(
+        (int(part[:18]), "") if i % 2 else (-1, part) for i, part in enumerate(parts)
+    )
 
 
 def parse_integer(text: str | None) -> int | None:
@@ -87,7 +89,9 @@ MOST_TEXT_BYTES = 64 << 20
 """Default limit of a file that is read in full [bytes]."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
-_REAL = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
+_REAL = re.compile(
+    r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?"
+)
 
 
 @contextmanager
@@ -132,7 +136,9 @@ def named_file(variable: str, path: str) -> tuple[str, int]:
     try:
         return str(place), place.stat().st_mtime_ns
     except (OSError, ValueError):
-        raise InputError(f"{variable}={printable(path, 200)}: no such file") from None
+        raise InputError(
+            f"{variable}={printable(path, 200)}: no such file"
+        ) from None
 
 
 def read_text(

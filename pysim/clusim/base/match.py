@@ -53,7 +53,9 @@ def by_number(group: Hashable, number: Hashable, rank: int) -> MatchedEnd:
     return MatchedEnd((group, number), rank)
 
 
-def by_pair(group: Hashable, kind: str, rank: int, peer: int, tag: int = 0) -> MatchedEnd:
+def by_pair(
+    group: Hashable, kind: str, rank: int, peer: int, tag: int = 0
+) -> MatchedEnd:
     """Return the end of a ``send`` or ``recv`` of one rank, with its peer."""
     return MatchedEnd((group, *message_ends(kind, rank, peer), tag), kind)
 
@@ -173,7 +175,9 @@ class LaunchGraph(Generic[T, V]):
         waiting = [launch]
         for other in waiting:
             for message in self._messages.get(other, ()):
-                peers = [peer for peer, _ in self._ends[message] if peer not in connected]
+                peers = [
+                    peer for peer, _ in self._ends[message] if peer not in connected
+                ]
                 connected.update(dict.fromkeys(peers))
                 waiting += peers
         return connected
@@ -181,7 +185,9 @@ class LaunchGraph(Generic[T, V]):
     def complete(self, launch: T) -> list[list[tuple[T, V]]] | None:
         """Remove the connected launches and return the ends of their messages; None if one lacks an end."""
         component = self.component(launch)
-        messages = dict.fromkeys(m for other in component for m in self._messages[other])
+        messages = dict.fromkeys(
+            m for other in component for m in self._messages[other]
+        )
         if any(len(self._ends[message]) < 2 for message in messages):
             return None
         for other in component:
@@ -216,7 +222,9 @@ def suitable(address: Address, addresses: Collection[Address]) -> list[Address]:
     """Return the known addresses of messages that may be this one; both may contain wildcards."""
     source, tag = address
     if ANY in address:
-        return [at for at in addresses if source in (ANY, at[0]) and tag in (ANY, at[1])]
+        return [
+            at for at in addresses if source in (ANY, at[0]) and tag in (ANY, at[1])
+        ]
     fits = (address, (source, ANY), (ANY, tag), (ANY, ANY))
     return [at for at in fits if at in addresses]
 
@@ -240,12 +248,16 @@ def turns(*keys: NDArray[np.integer]) -> NDArray[np.int64]:
     order = np.argsort(value, kind="stable")
     starts = _starts(value[order])
     result = np.empty(len(order), np.int64)
-    result[order] = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    result[order] = np.arange(len(order)) - np.repeat(
+        starts, np.diff(starts, append=len(order))
+    )
     return result
 
 
 def match_rows(
-    key: tuple[NDArray[np.integer], ...], end: NDArray[np.integer], lines: NDArray[np.integer]
+    key: tuple[NDArray[np.integer], ...],
+    end: NDArray[np.integer],
+    lines: NDArray[np.integer],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Match rows of columns.
 

@@ -22,13 +22,19 @@ else:
 
     def dataclass(cls=None, /, **options):
         """Define a data class; options as of `dataclasses.dataclass`, without ``order`` and ``unsafe_hash``."""
-        return partial(_process_class, **options) if cls is None else _process_class(cls, **options)
+        return (
+            partial(_process_class, **options)
+            if cls is None
+            else _process_class(cls, **options)
+        )
 
 
 def _process_class(cls: type[Any], **options: bool) -> type[Any]:
     comparable, frozen = options.pop("eq", True), options.pop("frozen", False)
     with_repr = options.pop("repr", True)
-    hashed = "__hash__" in vars(cls) and not (cls.__hash__ is None and "__eq__" in vars(cls))
+    hashed = "__hash__" in vars(cls) and not (
+        cls.__hash__ is None and "__eq__" in vars(cls)
+    )
     options |= {"init": False, "repr": False, "eq": False}
     inherits = any(map(dataclasses.is_dataclass, cls.__mro__[1:]))
     record = dataclasses.dataclass(cls, frozen=frozen and inherits, **options)
@@ -39,16 +45,26 @@ def _process_class(cls: type[Any], **options: bool) -> type[Any]:
     if with_repr:
         methods["__repr__"] = _repr(tuple(item.name for item in fields if item.repr))
     if comparable:
-        methods["__eq__"] = _eq(_values(tuple(item.name for item in fields if item.compare)))
+        methods["__eq__"] = _eq(
+            _values(tuple(item.name for item in fields if item.compare))
+        )
     for name, method in methods.items():
         if name not in cls.__dict__:
             method.__qualname__ = f"{cls.__qualname__}.{name}"
             setattr(record, name, method)
     if comparable and not hashed:
-        values = _values(tuple(i.name for i in fields if (i.compare if i.hash is None else i.hash)))
-        type.__setattr__(record, "__hash__", (lambda self: hash(values(self))) if frozen else None)
+        values = _values(
+            tuple(
+                i.name for i in fields if (i.compare if i.hash is None else i.hash)
+            )
+        )
+        type.__setattr__(
+            record, "__hash__", (lambda self: hash(values(self))) if frozen else None
+        )
     if frozen:
-        _freeze(record, tuple(item.name for item in fields), options.get("slots", False))
+        _freeze(
+            record, tuple(item.name for item in fields), options.get("slots", False)
+        )
     return record
 
 
@@ -117,7 +133,10 @@ def _init(cls: type[Any], frozen: bool) -> Callable[..., None]:
     positional, named, body = ["self"], list[str](), list[str]()
     for item in dataclasses.fields(cls):
         name, value = item.name, item.name
-        has_factory, plain = item.default_factory is not MISSING, item.default is not MISSING
+        has_factory, plain = (
+            item.default_factory is not MISSING,
+            item.default is not MISSING,
+        )
         scope[f"_{name}_"] = item.default_factory if has_factory else item.default
         if item.init:
             default = "=_missing" if has_factory else f"=_{name}_" if plain else ""
@@ -128,7 +147,9 @@ def _init(cls: type[Any], frozen: bool) -> Callable[..., None]:
             continue
         else:
             value = f"_{name}_()" if has_factory else f"_{name}_"
-        body.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+        body.append(
+            f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}"
+        )
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     arguments = ", ".join((*positional, *(("*", *named) if named else ())))

@@ -36,7 +36,11 @@ def _dirs(kind: str) -> Iterator[Path]:
         yield checkout / kind
     yield package / kind
     if kind == "topologies":
-        yield from (Path(part) for part in os.environ.get(TOPOLOGIES, "").split(os.pathsep) if part)
+        yield from (
+            Path(part)
+            for part in os.environ.get(TOPOLOGIES, "").split(os.pathsep)
+            if part
+        )
 
 
 def shipped_topologies() -> dict[str, Path]:
@@ -69,7 +73,9 @@ def shipped_recordings() -> dict[str, Path]:
         for path in sorted(directory.iterdir()) if directory.is_dir() else ():
             if path.suffix != ".yaml" and path.name not in _FOLDERS:
                 paths.setdefault(path.name, path)
-    shorter = Counter(name[:at] for name in paths for at, sign in enumerate(name) if sign == ".")
+    shorter = Counter(
+        name[:at] for name in paths for at, sign in enumerate(name) if sign == "."
+    )
     named = {
         name[:at]: path
         for name, path in paths.items()

@@ -5,7 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import field
 from itertools import groupby
 from pathlib import Path
@@ -71,7 +78,9 @@ def wrap_line(line: str, width: int = WIDTH, hang: str | None = None) -> list[st
     return words.wrap(line)
 
 
-def text_table(layout: str, rows: Iterable[Sequence[Any]], *, strip: bool = True) -> list[str]:
+def text_table(
+    layout: str, rows: Iterable[Sequence[Any]], *, strip: bool = True
+) -> list[str]:
     """Return rows as lines of aligned columns.
 
     Parameters
@@ -86,7 +95,8 @@ def text_table(layout: str, rows: Iterable[Sequence[Any]], *, strip: bool = True
         Remove blanks at the ends of lines.
     """
     fields = [
-        (before, *_FIELD.findall(spec or "")[0]) for before, _, spec, _ in Formatter().parse(layout)
+        (before, *_FIELD.findall(spec or "")[0])
+        for before, _, spec, _ in Formatter().parse(layout)
     ]
     lines = [
         [
@@ -102,7 +112,8 @@ def text_table(layout: str, rows: Iterable[Sequence[Any]], *, strip: bool = True
         columns.append((before, f"{align}{width}" if width else ""))
     formatted = [
         "".join(
-            before + format(cell, pad) for cell, (before, pad) in zip(line, columns, strict=False)
+            before + format(cell, pad)
+            for cell, (before, pad) in zip(line, columns, strict=False)
         )
         for line in lines
     ]
@@ -117,7 +128,9 @@ def text_table(layout: str, rows: Iterable[Sequence[Any]], *, strip: bool = True
         default=0,
     )
     hang = " " * start if start <= WIDTH // 2 else None
-    return [part for line in formatted for part in wrap_line(line.rstrip(), hang=hang)]
+    return [
+        part for line in formatted for part in wrap_line(line.rstrip(), hang=hang)
+    ]
 
 
 def _plain(value: Any) -> Any:
@@ -130,7 +143,11 @@ def _format_value(name: str, value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, list):
-        return f"{value[0]} +{len(value) - 1}" if len(value) > 1 else (value[0] if value else "")
+        return (
+            f"{value[0]} +{len(value) - 1}"
+            if len(value) > 1
+            else (value[0] if value else "")
+        )
     if isinstance(value, str):
         return value
     if name.endswith("_ps"):
@@ -158,7 +175,9 @@ def _title(name: str) -> str:
     return _TITLES.get(name, name.replace("_", " ").replace("GBps", "GB/s"))
 
 
-def _align_columns(gap: str, columns: Sequence[tuple[str, list[str], list[str]]]) -> list[str]:
+def _align_columns(
+    gap: str, columns: Sequence[tuple[str, list[str], list[str]]]
+) -> list[str]:
     """Return the lines of columns: alignment with least width, words of the title, cells."""
     deep = max((len(title) for _, title, _ in columns), default=0)
     layout = "  " + gap.join(f"{{:{size}..}}" for size, _, _ in columns)
@@ -215,7 +234,9 @@ class ColumnTable(Shown):
         for row in rows:
             for name, value in zip(names, row, strict=True):
                 table[name].append(_plain(value))
-        return cls(table, {k: _plain(v) for k, v in (facts or {}).items()}, list(notes))
+        return cls(
+            table, {k: _plain(v) for k, v in (facts or {}).items()}, list(notes)
+        )
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -236,7 +257,9 @@ class ColumnTable(Shown):
 
     def summary(self) -> Summary:
         """Return the columns, the number of rows, and notes."""
-        return Summary(", ".join(self.columns), (f"{len(self):,} rows",), " ".join(self.notes))
+        return Summary(
+            ", ".join(self.columns), (f"{len(self):,} rows",), " ".join(self.notes)
+        )
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
         """Return the rows."""
@@ -255,7 +278,11 @@ class ColumnTable(Shown):
         for name, values in self.columns.items():
             cells = [_format_value(name, value) for value in values]
             if name not in hidden and any(cells):
-                align = "<" if all(isinstance(value, str | list) for value in values) else ">"
+                align = (
+                    "<"
+                    if all(isinstance(value, str | list) for value in values)
+                    else ">"
+                )
                 columns.append((f"{align}{len(name)}", [_title(name)], cells))
         lines = _align_columns("  ", columns)
         if _fits(lines):

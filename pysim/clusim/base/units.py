@@ -24,8 +24,23 @@ PS_PER_S = 10**12
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40, "pi": 2**50}
 _PREFIXES = _DECIMAL | _BINARY
-_TIMES = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "μs": 10**6, "ms": 10**9, "s": 10**12}
-_LONG_TIMES = {"m": "ms or 60s", "min": "60s", "h": "3600s", "sec": "s", "n": "ns", "u": "us"}
+_TIMES = {
+    "ps": 1,
+    "ns": 10**3,
+    "us": 10**6,
+    "µs": 10**6,
+    "μs": 10**6,
+    "ms": 10**9,
+    "s": 10**12,
+}
+_LONG_TIMES = {
+    "m": "ms or 60s",
+    "min": "60s",
+    "h": "3600s",
+    "sec": "s",
+    "n": "ns",
+    "u": "us",
+}
 
 _NUMBER = r"[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][+-]?[0-9]{1,2})?|\.[0-9]{1,20}"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([^\s0-9.,+-]*)\s*")
@@ -45,12 +60,16 @@ class Rate:
     def __post_init__(self) -> None:
         """Reduce the fraction, and refuse invalid rates."""
         if self.num < 0 or self.den <= 0:
-            raise UnitError(f"rate {self.num}/{self.den}: must be >= 0 bytes per > 0 ps")
+            raise UnitError(
+                f"rate {self.num}/{self.den}: must be >= 0 bytes per > 0 ps"
+            )
         divisor = gcd(self.num, self.den)
         object.__setattr__(self, "num", self.num // divisor)
         object.__setattr__(self, "den", self.den // divisor)
         if max(self.num, self.den) >= 2**63:
-            raise UnitError(f"rate {self.num}/{self.den}: too fine to be exact; use fewer digits")
+            raise UnitError(
+                f"rate {self.num}/{self.den}: too fine to be exact; use fewer digits"
+            )
 
     @classmethod
     def from_bytes_per_s(cls, value: int | float | Fraction) -> Rate:
@@ -131,7 +150,9 @@ def parse_size(text: str | int, *, binary_suffix: bool = False) -> int:
     number, unit = _number(text, "size", "64MiB")
     value = _plain(number)
     lower = unit.lower()
-    if (unit.endswith("b") and lower[:-1] in _PREFIXES) or lower.endswith(("bit", "bits")):
+    if (unit.endswith("b") and lower[:-1] in _PREFIXES) or lower.endswith(
+        ("bit", "bits")
+    ):
         big = unit[: len(unit) - len(lower.lstrip("kmgtpi"))] if lower != "b" else ""
         raise UnitError(
             f"{_show(text)}: {unit!r} are bits, not bytes; write {value}{big.rstrip('i')}B"
@@ -140,7 +161,10 @@ def parse_size(text: str | int, *, binary_suffix: bool = False) -> int:
         return _to_integer(number * _BINARY[lower + "i"], text, "bytes")
     if lower in ("k", "m", "g", "t", "p") or lower in _BINARY:
         one = unit[0].upper() if lower[0] != "k" else "K"
-        binary, decimal = number * _BINARY[one.lower() + "i"], number * _DECIMAL[one.lower()]
+        binary, decimal = (
+            number * _BINARY[one.lower() + "i"],
+            number * _DECIMAL[one.lower()],
+        )
         raise UnitError(
             f"{_show(text)}: ambiguous size; write {value}{one}iB ({_plain(binary)} bytes)"
             f" or {value}{one}B ({_plain(decimal)} bytes)"
@@ -166,8 +190,17 @@ def parse_rate(text: str) -> Rate:
             f"{_show(text)}: transfers are not bytes; write lanes x rate after encoding, e.g. '16 x 1.97 GB/s'"
         )
     number, unit = _number(text, "rate", "'25 GB/s' or '400 Gb/s'")
-    per_s = unit.removesuffix("/s").removesuffix("/sec") if "/" in unit else unit.removesuffix("ps")
-    base = per_s.replace("bits", "b").replace("bit", "b").replace("bytes", "B").replace("byte", "B")
+    per_s = (
+        unit.removesuffix("/s").removesuffix("/sec")
+        if "/" in unit
+        else unit.removesuffix("ps")
+    )
+    base = (
+        per_s.replace("bits", "b")
+        .replace("bit", "b")
+        .replace("bytes", "B")
+        .replace("byte", "B")
+    )
     prefix, kind = base[:-1].lower(), base[-1:]
     if per_s != unit and kind in ("b", "B") and prefix in _PREFIXES:
         bytes_per_s = number * _PREFIXES[prefix] / (8 if kind == "b" else 1)
@@ -177,9 +210,7 @@ def parse_rate(text: str) -> Rate:
     if letter in ("K", "M", "G", "T"):
         hint = f"write {value} {letter}B/s (bytes) or {value} {letter}b/s (bits)"
         if unit[1:3] == "T/":
-            hint = (
-                "transfers are not bytes; write lanes x rate after encoding, e.g. '16 x 1.97 GB/s'"
-            )
+            hint = "transfers are not bytes; write lanes x rate after encoding, e.g. '16 x 1.97 GB/s'"
         raise UnitError(f"{_show(text)}: ambiguous rate; {hint}")
     if not unit:
         raise UnitError(
@@ -198,7 +229,9 @@ def parse_percent(text: str) -> float:
     except ValueError:
         part = 0.0
     if remainder or not 0 < part < 1:
-        raise UnitError(f"{_show(text)}: must be above 0% and below 100%; write 20% or 0.2")
+        raise UnitError(
+            f"{_show(text)}: must be above 0% and below 100%; write 20% or 0.2"
+        )
     return part
 
 
@@ -227,10 +260,14 @@ def parse_time(text: str | int) -> int:
         raise UnitError(
             f"{_show(text)}: unknown unit {unit!r} of time; did you mean {unit.lower()!r}?"
         )
-    raise UnitError(f"{_show(text)}: unknown unit {unit!r} of time; use ps, ns, us, ms or s")
+    raise UnitError(
+        f"{_show(text)}: unknown unit {unit!r} of time; use ps, ns, us, ms or s"
+    )
 
 
-def _write_scaled(value: Fraction, units: tuple[tuple[str, int], ...], exact: bool) -> str:
+def _write_scaled(
+    value: Fraction, units: tuple[tuple[str, int], ...], exact: bool
+) -> str:
     """Write `value` in the largest unit not above it, with `exact` in a unit without rounding."""
     fitting = [item for item in units if value >= item[1]] or [units[-1]]
     for name, scale in fitting:
@@ -239,7 +276,11 @@ def _write_scaled(value: Fraction, units: tuple[tuple[str, int], ...], exact: bo
         if Fraction(digits) == scaled:
             return f"{digits} {name}"
         if not exact:
-            return f"{float(scaled):.4g} {name}" if scaled < 1000 else f"{float(scaled):.0f} {name}"
+            return (
+                f"{float(scaled):.4g} {name}"
+                if scaled < 1000
+                else f"{float(scaled):.0f} {name}"
+            )
     return f"{_digits(value / fitting[-1][1])} {fitting[-1][0]}"
 
 
@@ -250,9 +291,21 @@ def _digits(value: Fraction) -> str:
     return f"{int(quotient)}.{digits}" if digits else str(int(quotient))
 
 
-_SIZE_NAMES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
+_SIZE_NAMES = (
+    ("TiB", 2**40),
+    ("GiB", 2**30),
+    ("MiB", 2**20),
+    ("KiB", 2**10),
+    ("B", 1),
+)
 _TIME_NAMES = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3), ("ps", 1))
-_RATE_NAMES = (("TB/s", 10**12), ("GB/s", 10**9), ("MB/s", 10**6), ("KB/s", 10**3), ("B/s", 1))
+_RATE_NAMES = (
+    ("TB/s", 10**12),
+    ("GB/s", 10**9),
+    ("MB/s", 10**6),
+    ("KB/s", 10**3),
+    ("B/s", 1),
+)
 
 
 def format_size(size_bytes: int, *, exact: bool = False) -> str:
@@ -262,7 +315,11 @@ def format_size(size_bytes: int, *, exact: bool = False) -> str:
 
 def format_rate(rate: Rate | float, *, exact: bool = False) -> str:
     """Write a rate (or a number of bytes per second) in decimal bytes per second."""
-    value = Fraction(rate.num * PS_PER_S, rate.den) if isinstance(rate, Rate) else Fraction(rate)
+    value = (
+        Fraction(rate.num * PS_PER_S, rate.den)
+        if isinstance(rate, Rate)
+        else Fraction(rate)
+    )
     return _write_scaled(value, _RATE_NAMES, exact)
 
 
@@ -287,10 +344,14 @@ def parse_ranks(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
         if not low.isdecimal() or (dash and not high.isdecimal()) or len(part) > 20:
-            raise UnitError(f"{text!r}: not a list of ranks; write for example 0-7 or 0,2,4-6")
+            raise UnitError(
+                f"{text!r}: not a list of ranks; write for example 0-7 or 0,2,4-6"
+            )
         first, last = int(low), int(high or low)
         if last < first or last - first > 1_000_000:
-            raise UnitError(f"{text!r}: {part.strip()} is not an ascending range of ranks")
+            raise UnitError(
+                f"{text!r}: {part.strip()} is not an ascending range of ranks"
+            )
         ranks += range(first, last + 1)
     return tuple(ranks)
 

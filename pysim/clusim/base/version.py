@@ -23,8 +23,16 @@ def commit() -> str:
     folder = Path(__file__).parent
     try:
         done = [
-            run(["git", "-C", folder, *words], capture_output=True, text=True, check=True).stdout
-            for words in (("rev-parse", "--short=8", "HEAD"), ("status", "--porcelain", "-uno"))
+            run(
+                ["git", "-C", folder, *words],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for words in (
+                ("rev-parse", "--short=8", "HEAD"),
+                ("status", "--porcelain", "-uno"),
+            )
         ]
     except (OSError, CalledProcessError):
         return ""

@@ -87,7 +87,9 @@ class XmlElement:
     @classmethod
     def of(cls, tag: str, *children: XmlElement, **attributes: object) -> XmlElement:
         """Return a new element outside any file; a trailing underscore of a name is removed."""
-        attributes_text = {name.rstrip("_"): str(value) for name, value in attributes.items()}
+        attributes_text = {
+            name.rstrip("_"): str(value) for name, value in attributes.items()
+        }
         return cls(tag, attributes_text, 0, "", list(children))
 
 
@@ -108,11 +110,15 @@ class _Builder(ContentHandler):
         self.count += 1
         if self.count > MAX_ELEMENTS:
             raise fail(
-                self.where, line or 0, f"more than {MAX_ELEMENTS} elements; is it a topology?"
+                self.where,
+                line or 0,
+                f"more than {MAX_ELEMENTS} elements; is it a topology?",
             )
         if len(self.stack) >= MAX_DEPTH:
             raise fail(
-                self.where, line or 0, f"nested deeper than {MAX_DEPTH} levels; is it a topology?"
+                self.where,
+                line or 0,
+                f"nested deeper than {MAX_DEPTH} levels; is it a topology?",
             )
         element = XmlElement(name, dict(attrs.items()), line or 0, self.where)
         if self.stack:
@@ -152,9 +158,13 @@ def parse_xml(text: str, where: str) -> XmlElement:
         parseString(text.encode("utf-8", "replace"), builder, forbid_dtd=True)
     except SAXParseException as error:
         line = error.getLineNumber() or 0
-        raise fail(where, line, f"not valid XML: {printable(error.getMessage())}") from None
+        raise fail(
+            where, line, f"not valid XML: {printable(error.getMessage())}"
+        ) from None
     except DefusedXmlException:
-        raise fail(where, 0, "declares a document type or entities; remove them") from None
+        raise fail(
+            where, 0, "declares a document type or entities; remove them"
+        ) from None
     except (SAXException, ValueError, LookupError) as error:
         raise fail(where, 0, f"not valid XML: {printable(error)}") from None
     if builder.root is None:
@@ -166,5 +176,7 @@ def parse_root(text: str, where: str, tag: str, writer: str) -> XmlElement:
     """Return the root element of an XML text if it is a `tag`, as files of `writer` have it."""
     root = parse_xml(text, where)
     if root.tag != tag:
-        raise root.fail(f"the root element is <{printable(root.tag)}>; {writer} has <{tag}>")
+        raise root.fail(
+            f"the root element is <{printable(root.tag)}>; {writer} has <{tag}>"
+        )
     return root

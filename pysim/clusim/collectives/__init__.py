@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from clusim.collectives.api import ALGORITHMS, REGISTRY, Options, build, cut, emit, load_extensions
+from clusim.collectives.api import (
+    ALGORITHMS,
+    REGISTRY,
+    Options,
+    build,
+    cut,
+    emit,
+    load_extensions,
+)
 from clusim.collectives.builder import ScheduleBuilder
 
 __all__ = [

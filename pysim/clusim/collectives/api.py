@@ -18,7 +18,12 @@ from typing import TypedDict, Unpack
 from clusim.base.errors import InputError, ScheduleError, suggest
 from clusim.base.extensions import extensions
 from clusim.base.terms.dtypes import redop_named
-from clusim.base.terms.operations import OPERATIONS, operation_named, own_word, protocol_named
+from clusim.base.terms.operations import (
+    OPERATIONS,
+    operation_named,
+    own_word,
+    protocol_named,
+)
 from clusim.collectives import algorithms
 from clusim.collectives.entry import ENTRIES, AlgorithmEntry
 from clusim.collectives.machines import find_layout
@@ -33,7 +38,9 @@ from clusim.topology.model import Fabric
 def _sorted_entries() -> dict[tuple[str, str], AlgorithmEntry]:
     places = {operation: place for place, operation in enumerate(OPERATIONS)}
     result = ENTRIES.values()
-    entries = sorted(result, key=lambda e: (places[e.operation], not e.default, e.name))
+    entries = sorted(
+        result, key=lambda e: (places[e.operation], not e.default, e.name)
+    )
     return {(entry.operation, entry.name): entry for entry in entries}
 
 
@@ -70,7 +77,9 @@ def load_extensions() -> None:
         for key in ENTRIES.keys() - before:
             entry = ENTRIES[key]
             if entry.default:
-                raise extension.failure(f"{entry.name} is a default; only clusim has defaults")
+                raise extension.failure(
+                    f"{entry.name} is a default; only clusim has defaults"
+                )
             ENTRIES[key] = replace(entry, write=extension.guard(entry.write))
     REGISTRY.update(_sorted_entries())
     ALGORITHMS.update(_algorithms())
@@ -132,7 +141,9 @@ NIC_CHANNELS = 192
 """Most channels of all ranks of a node that may meet at one NIC: each needs a proxy there."""
 
 
-def _over_machines(channels: int, fabric: Fabric | None, ranks: Sequence[int], key: str) -> int:
+def _over_machines(
+    channels: int, fabric: Fabric | None, ranks: Sequence[int], key: str
+) -> int:
     """Return the default channels of a group: if it spans nodes, every rail gets the same number."""
     layout = find_layout(fabric, ranks)
     if layout is None:
@@ -177,7 +188,9 @@ def make_call(
     num_ranks = target if isinstance(target, int) else target.num_ranks
     algorithm = REGISTRY[operation, name]
     if not isinstance(bytes, int):
-        raise InputError(f"{operation}: size {bytes!r}; must be an integer number of bytes")
+        raise InputError(
+            f"{operation}: size {bytes!r}; must be an integer number of bytes"
+        )
     rank_list = options.get("ranks")
     ranks = tuple(range(num_ranks) if rank_list is None else rank_list)
     first = algorithm.protocols[0] if algorithm.protocols else "simple"
@@ -191,12 +204,16 @@ def make_call(
     if channels is not None and (exchanging or algorithm.blocks is not None):
         _check_nics(channels, fabric, ranks)
     if channels is None and algorithm.blocks is not None:
-        channels = _over_machines(algorithm.blocks(bytes, len(ranks)), fabric, ranks, "p2p")
+        channels = _over_machines(
+            algorithm.blocks(bytes, len(ranks)), fabric, ranks, "p2p"
+        )
     elif channels is None:
         channels = fabric.num_channels(algorithm.channels or name) if fabric else 1
         if fabric and algorithm.many_peers:
             channels = _side_by_side(channels, fabric, ranks)
-        channels = _over_machines(channels, fabric, ranks, algorithm.channels or name)
+        channels = _over_machines(
+            channels, fabric, ranks, algorithm.channels or name
+        )
         if algorithm.paired:
             channels += channels % 2
         if algorithm.drop_channels:
@@ -284,6 +301,8 @@ def build(
     operation, name, _ = _find(operation, algorithm)
     group = options.get("ranks")
     count = num_ranks if group is None else len(group)
-    builder = ProgramBuilder(num_ranks, f"{operation} {name} {bytes} B on {count} ranks")
+    builder = ProgramBuilder(
+        num_ranks, f"{operation} {name} {bytes} B on {count} ranks"
+    )
     emit(builder, fabric, operation, name, bytes, **options)
     return builder.build()

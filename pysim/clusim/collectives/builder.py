@@ -54,7 +54,9 @@ class ScheduleBuilder(ProgramBuilder):
     """
 
     def __init__(self, target: Fabric | int, name: str = "schedule") -> None:
-        super().__init__(target if isinstance(target, int) else target.num_ranks, name)
+        super().__init__(
+            target if isinstance(target, int) else target.num_ranks, name
+        )
         self.target = target
         self._open: dict[tuple[int, int, int], deque[_Half]] = {}
         self._signals: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -75,7 +77,14 @@ class ScheduleBuilder(ProgramBuilder):
         ranks = range(self.num_ranks) if group is None else group
         deps = [tuple((after or {}).get(rank, ())) for rank in ranks]
         return emit(
-            self, self.target, operation, algorithm, bytes, stream=stream, after=deps, **options
+            self,
+            self.target,
+            operation,
+            algorithm,
+            bytes,
+            stream=stream,
+            after=deps,
+            **options,
         )
 
     def send(
@@ -118,7 +127,9 @@ class ScheduleBuilder(ProgramBuilder):
         Its task ends when the data have left; when they have arrived, the peer counts a signal of `rank`. Puts and
         signals of a stream to the same peer arrive in order.
         """
-        return self._one_sided(put_call(self.target, (rank, peer), bytes), stream, after)
+        return self._one_sided(
+            put_call(self.target, (rank, peer), bytes), stream, after
+        )
 
     def signal(
         self, rank: int, peer: int, *, stream: str = "rma", after: Iterable[int] = ()
@@ -140,14 +151,20 @@ class ScheduleBuilder(ProgramBuilder):
         Signals count in the order in which they are added, before or after the wait; a signal counts for one wait.
         """
         if count < 1:
-            raise InputError(f"rank {rank}: a wait for {count} signals; must be >= 1")
+            raise InputError(
+                f"rank {rank}: a wait for {count} signals; must be >= 1"
+            )
         task = self.marker(rank, f"signal of {peer}", stream=stream, after=after)
         pair = peer, rank
-        first = max((w.last for w in self._waits_for_signals if w.pair == pair), default=0)
+        first = max(
+            (w.last for w in self._waits_for_signals if w.pair == pair), default=0
+        )
         self._waits_for_signals.append(_SignalWait(task, pair, first, first + count))
         return task
 
-    def _one_sided(self, call: CollectiveCall, stream: str, after: Iterable[int]) -> int:
+    def _one_sided(
+        self, call: CollectiveCall, stream: str, after: Iterable[int]
+    ) -> int:
         """Write a put or a signal, and count its arrival."""
         task, memory = one_sided(self, call, stream, after)
         rank, peer = call.ranks
@@ -195,14 +212,20 @@ class ScheduleBuilder(ProgramBuilder):
         options: Options = {"ranks": key[:2], "dtype": "uint8"}
         call = make_call(self.target, "send", "direct", first.bytes, options)
         index = self.call(call)
-        tasks = (first.task, second.task) if first.end == "send" else (second.task, first.task)
+        tasks = (
+            (first.task, second.task)
+            if first.end == "send"
+            else (second.task, first.task)
+        )
         for task in tasks:
             self.assign(task, index)
         write_send(
             CollectiveWriter(
                 self,
                 call,
-                shape_of(call.protocol, protocols=fabric.protocols if fabric else None),
+                shape_of(
+                    call.protocol, protocols=fabric.protocols if fabric else None
+                ),
                 tasks,
             ),
             fabric,

@@ -25,11 +25,15 @@ def in_turn(count: int, channel: int, channels: int) -> list[int]:
     At any time the channels of a rank that visit their peers in this order are spread over all peers, and so are
     the channels that visit one rank. On direct meshes a link is idle while no channel visits its peer.
     """
-    first = channel * count // channels if channels < count else channel % max(1, count)
+    first = (
+        channel * count // channels if channels < count else channel % max(1, count)
+    )
     return [(first + index) % count for index in range(count)]
 
 
-def chunk_prims(prim: Prim, chunks: Sequence[int], position: int, nchunks: int) -> list[Prim]:
+def chunk_prims(
+    prim: Prim, chunks: Sequence[int], position: int, nchunks: int
+) -> list[Prim]:
     """Return `prim` for each chunk in order, merging runs of equal steps into one primitive.
 
     Chunk numbers are written relative to `position`, the rotation of the instance, so that ranks whose
@@ -43,7 +47,8 @@ def chunk_prims(prim: Prim, chunks: Sequence[int], position: int, nchunks: int) 
             step = _signed_difference(chunks[end] - chunks[start], nchunks)
             while (
                 end < len(chunks)
-                and _signed_difference(chunks[end] - chunks[end - 1], nchunks) == step
+                and _signed_difference(chunks[end] - chunks[end - 1], nchunks)
+                == step
             ):
                 end += 1
         base = _signed_difference(chunks[start] - position, nchunks)
@@ -64,7 +69,9 @@ def connect_ring(writer: CollectiveWriter, ring: Ring, channel: int) -> list[int
     pipes = []
     for hop, src in enumerate(ring.order):
         fields = hop_fields(ring.hop(hop))
-        pipes.append(writer.connect(src, ring.order[(hop + 1) % size], channel, **fields))
+        pipes.append(
+            writer.connect(src, ring.order[(hop + 1) % size], channel, **fields)
+        )
     return pipes
 
 
@@ -83,7 +90,9 @@ def connect_tree(
 
 def hop_fields(hop: Hop) -> dict[str, Any]:
     """Return the `Connection` fields for a hop."""
-    fields: dict[str, Any] = {} if hop.link < 0 else {"policy": "pinned", "key": hop.link}
+    fields: dict[str, Any] = (
+        {} if hop.link < 0 else {"policy": "pinned", "key": hop.link}
+    )
     if hop.rail_in >= 0:
         fields["rail"] = hop.rail_in
         if hop.rail_out != hop.rail_in:
@@ -198,7 +207,9 @@ class AlgorithmEntry:
         if not self.fits(num_ranks):
             alternatives = [
                 entry.name
-                for entry in sorted(ENTRIES.values(), key=lambda entry: not entry.default)
+                for entry in sorted(
+                    ENTRIES.values(), key=lambda entry: not entry.default
+                )
                 if entry.operation == self.operation and entry.fits(num_ranks)
             ]
             raise InputError(
@@ -218,7 +229,9 @@ def step_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
 
 def ring_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     """Return the chunks of NCCL's rings."""
-    return shape_of(call.protocol, ring=True, protocols=fabric.protocols if fabric else None)
+    return shape_of(
+        call.protocol, ring=True, protocols=fabric.protocols if fabric else None
+    )
 
 
 def message_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
@@ -232,7 +245,9 @@ def algorithm(
     """Register the decorated function; `options` are further fields of its `AlgorithmEntry`."""
 
     def register(write: W) -> W:
-        assert (operation, name) not in ENTRIES, f"{operation} has two algorithms {name}"
+        assert (operation, name) not in ENTRIES, (
+            f"{operation} has two algorithms {name}"
+        )
         entry = AlgorithmEntry(operation, name, write, shape, **options)
         assert entry.ranks in RANKS, f"ranks: one of {', '.join(RANKS)}"
         assert entry.growth in GROWTHS, f"growth: one of {', '.join(GROWTHS)}"

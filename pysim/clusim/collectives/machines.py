@@ -79,7 +79,9 @@ class Layout:
         if self.rails is None or rail < 0:
             return positions[:1]
         place = {self.ranks[position]: position for position in positions}
-        return [place[rank] for rank in self.rails.heads(list(place), rail)] or positions[:1]
+        return [
+            place[rank] for rank in self.rails.heads(list(place), rail)
+        ] or positions[:1]
 
     def passage(self, machine: int, rail: int) -> Passage:
         """Return the path from NIC `rail` and back through a node with all-to-all connected GPUs."""
@@ -104,7 +106,8 @@ class Layout:
         """Return the rail of `channel` and count its use: the best of `fits` (per live rail), then the least used."""
         count = len(fits)
         best = min(
-            range(count), key=lambda r: (-fits[r], self._usage.get(r, 0), (r - channel) % count)
+            range(count),
+            key=lambda r: (-fits[r], self._usage.get(r, 0), (r - channel) % count),
         )
         self._usage[best] = self._usage.get(best, 0) + 1
         return self.live[best]
@@ -127,7 +130,10 @@ def find_layout(fabric: Fabric | None, ranks: Sequence[int]) -> Layout | None:
 
 
 def _near_rails(
-    rails: Rails, ranks: Sequence[int], machines: Sequence[Sequence[int]], live: list[int]
+    rails: Rails,
+    ranks: Sequence[int],
+    machines: Sequence[Sequence[int]],
+    live: list[int],
 ) -> list[int]:
     """Return the rails in `live` that are nearest to a participating rank in every node.
 

@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from clusim.collectives.algorithms.copyengines import engine_shape, write_put, write_signal
+from clusim.collectives.algorithms.copyengines import (
+    engine_shape,
+    write_put,
+    write_signal,
+)
 from clusim.collectives.api import Options, make_call
-from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, Site, check_call
+from clusim.schedule.builder import (
+    CollectiveWriter,
+    ProgramBuilder,
+    Site,
+    check_call,
+)
 from clusim.schedule.ir import CollectiveCall, Task
 from clusim.topology.model import Fabric
 
 
-def put_call(target: Fabric | int, ends: tuple[int, int], bytes: int) -> CollectiveCall:
+def put_call(
+    target: Fabric | int, ends: tuple[int, int], bytes: int
+) -> CollectiveCall:
     """Return the call of a put from the first to the second rank."""
     options: Options = {"ranks": ends, "dtype": "uint8"}
     return make_call(target, "send", "put", bytes, options)
@@ -30,18 +41,27 @@ def one_sided(
 ) -> tuple[int, int]:
     """Append a put or a signal: a task of the sender, and one of the receiver's memory in a separate stream."""
     rank, peer = call.ranks
-    task = builder.task(Task("program", rank, stream, name=f"{call.algorithm} {peer}"), after)
-    memory = builder.task(Task("program", peer, f"{stream} of {rank}", name=f"memory {rank}"))
+    task = builder.task(
+        Task("program", rank, stream, name=f"{call.algorithm} {peer}"), after
+    )
+    memory = builder.task(
+        Task("program", peer, f"{stream} of {rank}", name=f"memory {rank}")
+    )
     index = builder.call(call)
     for item in (task, memory):
         builder.assign(item, index)
-    writer = CollectiveWriter(builder, call, engine_shape(call, None), (task, memory))
+    writer = CollectiveWriter(
+        builder, call, engine_shape(call, None), (task, memory)
+    )
     (write_put if call.algorithm == "put" else write_signal)(writer, None)
     return task, memory
 
 
 def emit_puts(
-    site: Site, target: Fabric, ranks: Sequence[int], puts: Sequence[tuple[int, int, int]]
+    site: Site,
+    target: Fabric,
+    ranks: Sequence[int],
+    puts: Sequence[tuple[int, int, int]],
 ) -> list[tuple[int, ...]]:
     """Append puts (source, target, bytes), which count in `ranks`; 0 bytes is a signal.
 
@@ -61,5 +81,9 @@ def emit_puts(
         ended[source].append(task)
         ended[sink].append(memory)
     for position, tasks in ended.items():
-        site.builder.wait(ranks[position], (*after[position], *tasks), stream=site.stream)
-    return [tuple(ended.get(position, after[position])) for position in range(len(ranks))]
+        site.builder.wait(
+            ranks[position], (*after[position], *tasks), stream=site.stream
+        )
+    return [
+        tuple(ended.get(position, after[position])) for position in range(len(ranks))
+    ]

@@ -60,7 +60,10 @@ class Ring:
     def hop(self, index: int) -> Hop:
         """Return the fields of a hop's connection."""
         link = -1 if self.links is None else self.links[index]
-        return Hop(link, *((self.rail, self.rail) if self.rails is None else self.rails[index]))
+        return Hop(
+            link,
+            *((self.rail, self.rail) if self.rails is None else self.rails[index]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,9 @@ class Tree:
     def hop(self, child: int, *, down: bool) -> Hop:
         """Return the fields of the connection between a child and its parent."""
         link = -1 if self.links is None else self.links[child][down]
-        below, above = (self.rail, self.rail) if self.rails is None else self.rails[child]
+        below, above = (
+            (self.rail, self.rail) if self.rails is None else self.rails[child]
+        )
         return Hop(link, *((above, below) if down else (below, above)))
 
     @property
@@ -95,7 +100,10 @@ class Tree:
 
     def depth(self) -> int:
         """Return the number of edges on the longest way to the root."""
-        return max(sum(1 for _ in self._up(position)) for position in range(len(self.parents)))
+        return max(
+            sum(1 for _ in self._up(position))
+            for position in range(len(self.parents))
+        )
 
     def _up(self, position: int) -> Iterator[int]:
         while self.parents[position] != -1:
@@ -172,7 +180,9 @@ def hamiltonian_cycles(size: int, links: Links) -> list[tuple[int, ...]]:
     if size == 2:
         return [(0, 1)] * sum(count for _, _, count in links)
     unused = {(a, b): count for a, b, count in links}
-    degree = [sum(count for a, b, count in links if node in (a, b)) for node in range(size)]
+    degree = [
+        sum(count for a, b, count in links if node in (a, b)) for node in range(size)
+    ]
     bound = min(degree) // 2
     candidates = _cycles(size, links) if bound else []
     best: list[tuple[int, ...]] = []
@@ -223,16 +233,22 @@ def _given_rings(fabric: Fabric, ranks: Sequence[int]) -> list[Ring]:
     if fabric.ring_orders is None or len(ranks) != fabric.num_ranks:
         return []
     position = {rank: index for index, rank in enumerate(ranks)}
-    orders = [tuple(position[rank] for rank in order) for order in fabric.ring_orders]
+    orders = [
+        tuple(position[rank] for rank in order) for order in fabric.ring_orders
+    ]
     if any(sorted(order) != list(range(len(ranks))) for order in orders):
-        raise InputError(f"{fabric.name}: ring_orders must each name every rank once")
+        raise InputError(
+            f"{fabric.name}: ring_orders must each name every rank once"
+        )
     joined = {(a, b) for a, b, _ in direct_links(fabric, ranks)}
     if all(edge in joined for order in orders for edge in _edges(order)):
         return _pin(orders)
     return [Ring(order) for order in orders]
 
 
-def find_rings(fabric: Fabric | None, ranks: Sequence[int], channels: int) -> list[Ring]:
+def find_rings(
+    fabric: Fabric | None, ranks: Sequence[int], channels: int
+) -> list[Ring]:
     """Return the ring of each channel: node by node, prescribed, link-disjoint on meshes, or rank order."""
     layout = find_layout(fabric, ranks)
     if fabric is not None and layout is not None:
@@ -248,7 +264,9 @@ def find_rings(fabric: Fabric | None, ranks: Sequence[int], channels: int) -> li
     return [rings[channel % len(rings)] for channel in range(channels)]
 
 
-def _passages(fabric: Fabric, layout: Layout, channels: int) -> list[tuple[int, list[Passage]]]:
+def _passages(
+    fabric: Fabric, layout: Layout, channels: int
+) -> list[tuple[int, list[Passage]]]:
     """Return (rail, way through each node) of every channel of a group that spans nodes."""
     machines = range(len(layout.machines))
     joined = direct_links(fabric, layout.ranks)
@@ -267,12 +285,19 @@ def _passages(fabric: Fabric, layout: Layout, channels: int) -> list[tuple[int, 
         rail = layout.rail(channel)
         if any(rings) and layout.live:
             first = next(m for m in machines if rings[m])
-            cuts = [(r, _cut_open(layout, first, rings[first], channel, r)) for r in layout.live]
-            rail = layout.take_rail([layout.fit(first, cut, r) for r, cut in cuts], channel)
+            cuts = [
+                (r, _cut_open(layout, first, rings[first], channel, r))
+                for r in layout.live
+            ]
+            rail = layout.take_rail(
+                [layout.fit(first, cut, r) for r, cut in cuts], channel
+            )
         parts = []
         for machine in machines:
             if rings[machine]:
-                parts.append(_cut_open(layout, machine, rings[machine], channel, rail))
+                parts.append(
+                    _cut_open(layout, machine, rings[machine], channel, rail)
+                )
             else:
                 parts.append(layout.passage(machine, rail))
         result.append((rail, parts))
@@ -288,7 +313,9 @@ def _cut_open(
     for first in ring.order:
         turned = ring.rotate(first)
         links = turned.links or (-1,) * len(positions)
-        passage = Passage(tuple(positions[index] for index in turned.order), links[:-1])
+        passage = Passage(
+            tuple(positions[index] for index in turned.order), links[:-1]
+        )
         fit = 2 * layout.fit(machine, passage, rail) + (
             passage.order[0] in layout.heads(machine, rail)
         )
@@ -310,26 +337,37 @@ def _machine_tree(
 ) -> Tree:
     """Return chains through nodes whose first positions form a tree over the nodes."""
     if root is not None:
-        parts = [part.from_position(root) if root in part.order else part for part in parts]
+        parts = [
+            part.from_position(root) if root in part.order else part
+            for part in parts
+        ]
     parents = [-1] * len(layout.ranks)
     edges = [(-1, -1)] * len(layout.ranks)
     for machine, part in enumerate(parts):
         above = over.parents[machine]
         parents[part.order[0]] = -1 if above < 0 else parts[above].order[0]
-        for before, position, link in zip(part.order, part.order[1:], part.links, strict=False):
+        for before, position, link in zip(
+            part.order, part.order[1:], part.links, strict=False
+        ):
             parents[position] = before
             edges[position] = (link, link)
     pinned = any(edge != (-1, -1) for edge in edges)
     return Tree(tuple(parents), tuple(edges) if pinned else None, rail)
 
 
-def _machine_trees(fabric: Fabric, layout: Layout, channels: int, root: int | None) -> list[Tree]:
+def _machine_trees(
+    fabric: Fabric, layout: Layout, channels: int, root: int | None
+) -> list[Tree]:
     pair = double_binary_trees(len(layout.machines))
     if root is not None:
-        home = next(m for m, positions in enumerate(layout.machines) if root in positions)
+        home = next(
+            m for m, positions in enumerate(layout.machines) if root in positions
+        )
         pair = _rooted_trees(len(layout.machines), home)
     return [
-        _machine_tree(layout, rail, parts, pair[0 if c < (channels + 1) // 2 else 1], root)
+        _machine_tree(
+            layout, rail, parts, pair[0 if c < (channels + 1) // 2 else 1], root
+        )
         for c, (rail, parts) in enumerate(_passages(fabric, layout, channels))
     ]
 
@@ -390,7 +428,10 @@ def _rooted_trees(size: int, root: int) -> tuple[Tree, Tree]:
 
 
 def find_trees(
-    fabric: Fabric | None, ranks: Sequence[int], channels: int, root: int | None = None
+    fabric: Fabric | None,
+    ranks: Sequence[int],
+    channels: int,
+    root: int | None = None,
 ) -> list[Tree]:
     """Return the tree of each channel: the first half of the channels uses one of two trees, the rest the other.
 
@@ -402,8 +443,13 @@ def find_trees(
         return _machine_trees(fabric, layout, channels, root)
     if fabric is not None and direct_links(fabric, ranks):
         rings = find_rings(fabric, ranks, channels)
-        return [_chain(ring if root is None else ring.rotate(root)) for ring in rings]
+        return [
+            _chain(ring if root is None else ring.rotate(root)) for ring in rings
+        ]
     pair = double_binary_trees(len(ranks))
     if root is not None:
         pair = _rooted_trees(len(ranks), root)
-    return [pair[0 if channel < (channels + 1) // 2 else 1] for channel in range(channels)]
+    return [
+        pair[0 if channel < (channels + 1) // 2 else 1]
+        for channel in range(channels)
+    ]

@@ -47,10 +47,16 @@ def _all_of(enum: str) -> Callable[[type[E]], type[E]]:
     """Return a decorator that checks names and values of a class against a header enum."""
 
     def check(cls: type[E]) -> type[E]:
-        header: set[tuple[str, int]] = set(ffi.typeof(f"enum {enum}").relements.items())
+        header: set[tuple[str, int]] = set(
+            ffi.typeof(f"enum {enum}").relements.items()
+        )
         members = {(f"{enum.upper()}_{member.name}", int(member)) for member in cls}
         for name, value in sorted(header ^ members):
-            where = "clusim.h" if (name, value) in header else f"clusim.engine.abi.{cls.__name__}"
+            where = (
+                "clusim.h"
+                if (name, value) in header
+                else f"clusim.engine.abi.{cls.__name__}"
+            )
             raise InternalError(f"{name} = {value}: only in {where}")
         return cls
 
@@ -68,7 +74,9 @@ class Stop(IntEnum):
 class State(IntEnum):
     """State of an instance."""
 
-    NOT_STARTED, WAIT_CTA_SLOT, WAIT_RECV, WAIT_SEND, BUSY, DONE = _values("clusim_state")
+    NOT_STARTED, WAIT_CTA_SLOT, WAIT_RECV, WAIT_SEND, BUSY, DONE = _values(
+        "clusim_state"
+    )
 
 
 @_all_of("clusim_cause")
@@ -85,14 +93,18 @@ class Beyond(IntEnum):
     Of several the first, of the lowest id.
     """
 
-    WIRE, ENDPOINT, UNIT, CONNECTION, SOURCE, INSTANCE, TASK, VERTEX = _values("clusim_beyond")
+    WIRE, ENDPOINT, UNIT, CONNECTION, SOURCE, INSTANCE, TASK, VERTEX = _values(
+        "clusim_beyond"
+    )
 
 
 @_all_of("clusim_sender_call")
 class SenderCall(IntEnum):
     """Functions of a sender policy (section 5)."""
 
-    START, SENT, ACKED, NOTIFIED, TIMER, LOST, ENQUEUE = _values("clusim_sender_call")
+    START, SENT, ACKED, NOTIFIED, TIMER, LOST, ENQUEUE = _values(
+        "clusim_sender_call"
+    )
 
 
 @_all_of("clusim_sender_mode")
@@ -106,7 +118,9 @@ class SenderMode(IntEnum):
 class Word(IntEnum):
     """First words of the record of a flow with a sender policy (section 5)."""
 
-    RATE, WINDOW, TIMER_PS, PATH, IN_FLIGHT, LINE_RATE, MIN_RATE, KEY = _values("clusim_word")
+    RATE, WINDOW, TIMER_PS, PATH, IN_FLIGHT, LINE_RATE, MIN_RATE, KEY = _values(
+        "clusim_word"
+    )
 
 
 @_all_of("clusim_kind")
@@ -257,7 +271,10 @@ INSTANCE_STATE = _layout(ffi.typeof("clusim_instance_state"))
 """Position of an instance: `prim` indexes the image's prims, `conn` its conns or NONE."""
 
 
-if (tuple(call.name.lower() for call in SenderCall), tuple(word.name.lower() for word in Word)) != (
+if (
+    tuple(call.name.lower() for call in SenderCall),
+    tuple(word.name.lower() for word in Word),
+) != (
     tuple(CALLS),
     WORDS,
 ):
@@ -285,7 +302,9 @@ _WHY = {
 
 def range_exceeded(limit: Beyond, index: int) -> RangeExceeded:
     """Return the error of a run that an engine refused to continue."""
-    return RangeExceeded(limit.name.lower(), index, f"{_WHY[limit]}; simulate less at once")
+    return RangeExceeded(
+        limit.name.lower(), index, f"{_WHY[limit]}; simulate less at once"
+    )
 
 
 def policy_failed(
@@ -305,7 +324,10 @@ def policy_failed(
     }
     if call is SenderCall.ENQUEUE:
         field, limit = "answer", {"answer": "0 to 3"}
-    subject, remedy = f"{field} = {value}", f"must be {limit.get(field, 'an integer of 64 bits')}"
+    subject, remedy = (
+        f"{field} = {value}",
+        f"must be {limit.get(field, 'an integer of 64 bits')}",
+    )
     if value == RAISED:
         subject, remedy = (
             "failed",

@@ -47,7 +47,10 @@ class Channels:
 
 
 def attempt(
-    node: Mapping[str, Any], conditions: Mapping[str, float], best: Mapping[str, float], steps: int
+    node: Mapping[str, Any],
+    conditions: Mapping[str, float],
+    best: Mapping[str, float],
+    steps: int,
 ) -> tuple[Channels | None, int]:
     """Build channels under conditions; return them if they are better than `best`, and the steps left.
 
@@ -63,14 +66,24 @@ def attempt(
     MemoryError
         Memory is short.
     """
-    kept = {name: np.ascontiguousarray(node[name], kind) for name, kind in _ARRAYS.items()}
+    kept = {
+        name: np.ascontiguousarray(node[name], kind)
+        for name, kind in _ARRAYS.items()
+    }
     typed = ffi.new("clusim_channels_node *")
     for name, array in kept.items():
-        setattr(typed, name, ffi.cast(ffi.typeof(getattr(typed, name)), array.ctypes.data))
+        setattr(
+            typed,
+            name,
+            ffi.cast(ffi.typeof(getattr(typed, name)), array.ctypes.data),
+        )
     for name in ("num_gpus", "num_nets", "num_links", "has_switch"):
         setattr(typed, name, node[name])
     most, num_gpus = int(conditions["most"]), int(node["num_gpus"])
-    orders, ends = np.zeros((most, num_gpus), np.int32), np.zeros((most, 2), np.int32)
+    orders, ends = (
+        np.zeros((most, num_gpus), np.int32),
+        np.zeros((most, 2), np.int32),
+    )
     result = ffi.new("clusim_channels_best *", {**best, "steps": steps})
     result.orders = ffi.from_buffer("int32_t[]", orders)
     result.ends = ffi.from_buffer("int32_t[]", ends)

@@ -60,7 +60,9 @@ OPCODES: dict[str, Opcode] = {
 """Opcodes by name. A ``read`` is a ``recv``-family primitive on a read connection."""
 
 if len(OPCODES) > OPCODE_SLOTS:
-    raise InternalError(f"{len(OPCODES)} opcodes; clusim.h has room for {OPCODE_SLOTS}")
+    raise InternalError(
+        f"{len(OPCODES)} opcodes; clusim.h has room for {OPCODE_SLOTS}"
+    )
 
 OP_FLAGS = np.array([opcode.flags for opcode in OPCODES.values()], np.uint32)
 """Flags of the opcodes by number, in the engine's layout."""
@@ -120,7 +122,9 @@ class Image:
 
     def tables(self) -> dict[str, Array]:
         """Return all tables by name, including ``op_flags``."""
-        return {"op_flags": OP_FLAGS} | {name: getattr(self, name) for name in DTYPES}
+        return {"op_flags": OP_FLAGS} | {
+            name: getattr(self, name) for name in DTYPES
+        }
 
     def check_senders(self) -> None:
         """Raise `ScheduleError` unless `senders` has a policy for each row of `controls` that uses one."""
@@ -128,7 +132,9 @@ class Image:
         modes = [0 if bound is None else bound.policy.mode for bound in senders]
         if modes != self.controls["sender"].tolist():
             used = np.flatnonzero(self.controls["sender"]).tolist()
-            raise ScheduleError(f"image: controls{used}: no sender policy, or one too many")
+            raise ScheduleError(
+                f"image: controls{used}: no sender policy, or one too many"
+            )
 
     def digest(self) -> bytes:
         """Return a 32-byte digest of the tables, byte for byte, and the seed."""
@@ -154,7 +160,11 @@ class Image:
 
 
 if (
-    _named := [item.name for item in fields(Image) if item.name not in ("nvc", "seed", "senders")]
+    _named := [
+        item.name
+        for item in fields(Image)
+        if item.name not in ("nvc", "seed", "senders")
+    ]
 ) != [*DTYPES]:
     raise InternalError(
         f"the engine was built from another version; run `make .venv/.built` (tables {sorted({*_named} ^ {*DTYPES})})"

@@ -71,7 +71,11 @@ def packets_refused(size_bytes: int, packet_bytes: int) -> str:
 TABLES = tuple(abi.TABLES)
 """The tables in the order of their checks; ``op_flags`` belongs to the engine."""
 
-OFFSETS = {"group_off": "group_wires", "path_off": "path_wires", "mgroup_off": "mgroup_members"}
+OFFSETS = {
+    "group_off": "group_wires",
+    "path_off": "path_wires",
+    "mgroup_off": "mgroup_members",
+}
 """Tables of offsets, ascending strictly from 0 to the length of the table that they cut."""
 
 
@@ -102,22 +106,38 @@ class Range:
 
 
 _NAMED = {
-    "cost": Range(0, 1 << 38, "a quarter of a second; times slow_1024 fits in 63 bits"),
-    "latency": Range(1, LATENCY_END_PS - 1, "without delay, an effect could precede its cause"),
+    "cost": Range(
+        0, 1 << 38, "a quarter of a second; times slow_1024 fits in 63 bits"
+    ),
+    "latency": Range(
+        1, LATENCY_END_PS - 1, "without delay, an effect could precede its cause"
+    ),
     "delay": Range(0, LATENCY_END_PS - 1, "added to a time"),
-    "duration": Range(0, DURATION_END_PS - 1, "a time of a run plus this fits in 63 bits"),
+    "duration": Range(
+        0, DURATION_END_PS - 1, "a time of a run plus this fits in 63 bits"
+    ),
     "buffer": Range(0, (1 << 40) - 1, "a terabyte holds all data in flight"),
     "rate": Range(1, (1 << 30) - 1, "bytes times a term of a rate fit in 62 bits"),
-    "flow rate": Range(0, (1 << 40) - 1, "a rate of 2^40 bytes per 2^30 ps is a petabyte a second"),
+    "flow rate": Range(
+        0, (1 << 40) - 1, "a rate of 2^40 bytes per 2^30 ps is a petabyte a second"
+    ),
     "flag": Range(0, 1, "a flag"),
     "any": Range(0, ANY32, "anything"),
     "any16": Range(0, 0xFFFF, "anything"),
     "sms": Range(0, 1 << 20, "the sum over 256 CTA slots fits in 32 bits"),
     "charge": Range(0, 1 << 16, "bytes of memory per byte of payload, times 256"),
-    "packet": Range(0, 1 << 28, "bytes of a packet or burst; also bounds their product"),
-    "chunk": Range(-(1 << 24), 1 << 24, "products of two chunks and a repeat fit in 63 bits"),
-    "place": Range(0, (1 << 63) - 1, "the end of all chunks is checked to be below 2^62"),
-    "size": Range(0, MOST_BYTES, "a size in bytes times its expansion fits in 64 bits"),
+    "packet": Range(
+        0, 1 << 28, "bytes of a packet or burst; also bounds their product"
+    ),
+    "chunk": Range(
+        -(1 << 24), 1 << 24, "products of two chunks and a repeat fit in 63 bits"
+    ),
+    "place": Range(
+        0, (1 << 63) - 1, "the end of all chunks is checked to be below 2^62"
+    ),
+    "size": Range(
+        0, MOST_BYTES, "a size in bytes times its expansion fits in 64 bits"
+    ),
 }
 _INDEX = re.compile(r"(row of|end in) (\w+)( or NONE)?")
 
@@ -203,7 +223,9 @@ def _illegal(tables: Columns, nvc: int) -> Iterator[str]:
             yield from _field_illegal(name, field, tables[name], legal, sizes)
 
 
-def _offsets_illegal(name: str, off: NDArray[Any], cut: str, total: int) -> Iterator[str]:
+def _offsets_illegal(
+    name: str, off: NDArray[Any], cut: str, total: int
+) -> Iterator[str]:
     if off[0] != 0:
         yield f"{name}[0]: {off[0]}; must be 0"
     falls = np.flatnonzero(off[1:] <= off[:-1])
@@ -215,7 +237,11 @@ def _offsets_illegal(name: str, off: NDArray[Any], cut: str, total: int) -> Iter
 
 
 def _field_illegal(
-    name: str, field: str, table: NDArray[Any], legal: Range, sizes: Mapping[str, int]
+    name: str,
+    field: str,
+    table: NDArray[Any],
+    legal: Range,
+    sizes: Mapping[str, int],
 ) -> Iterator[str]:
     column = table[field] if field else table
     if not len(column):
@@ -236,4 +262,6 @@ def _field_illegal(
     where = f"{name}[{row}]" + (f".{field}" if field else "")
     if hi < legal.lo:
         yield f"{where}: {value}; there are no {legal.into}"
-    yield f"{where}: {value}; must be {legal.lo} to {hi}" + (" or NONE" if legal.none else "")
+    yield f"{where}: {value}; must be {legal.lo} to {hi}" + (
+        " or NONE" if legal.none else ""
+    )

@@ -45,7 +45,11 @@ def _c_image(image: Image, keep: list[Any]) -> Any:
     keep.append(out)
     for name, array in image.tables().items():
         view = array.reshape(-1).view(np.uint8)
-        borrowed = ffi.cast(members[name].type, ffi.from_buffer(view)) if len(array) else ffi.NULL
+        borrowed = (
+            ffi.cast(members[name].type, ffi.from_buffer(view))
+            if len(array)
+            else ffi.NULL
+        )
         setattr(out, name, borrowed)
         setattr(out, f"num_{name}", len(array))
         keep.append(view)
@@ -135,7 +139,9 @@ class Simulation:
         # One owner of both: of two, the collector of cycles may end the model first, which the sim still reads.
         self._sim = ffi.gc(sim[0], _destroyer(model))
         self.windows = WINDOWED[
-            lib.clusim_sim_use_windows(self._sim, -1 if windows is None else int(windows))
+            lib.clusim_sim_use_windows(
+                self._sim, -1 if windows is None else int(windows)
+            )
         ]
         """Nodes that work in windows."""
         least = lib.CLUSIM_NONE if least_shared is None else least_shared
@@ -165,7 +171,9 @@ class Simulation:
             status = lib.clusim_sim_use_sender(self._sim, row, sender)
             self._raise_failure(status)
             if status < 0:
-                raise InternalError(f"controls[{row}]: the engine refuses its sender policy")
+                raise InternalError(
+                    f"controls[{row}]: the engine refuses its sender policy"
+                )
 
     def _raise_policy(self, who: tuple[Beyond, int]) -> None:
         """Raise the error of a policy's illegal answer, if that is why the run was refused."""
@@ -187,7 +195,9 @@ class Simulation:
         bound = self._senders[self._controls[source][who[1]]]
         assert bound is not None
         answer = Word(fault.word).name.lower(), int(fault.value)
-        raise policy_failed(bound.policy, SenderCall(fault.call), answer, who, int(fault.time_ps))
+        raise policy_failed(
+            bound.policy, SenderCall(fault.call), answer, who, int(fault.time_ps)
+        )
 
     def _raise_failure(self, status: int) -> None:
         """Raise the error of a negative status of an advancing engine."""
@@ -238,11 +248,15 @@ class Simulation:
         times.width_ps = width_ps
         times.count = count
         times.num_flows = len(rows)
-        borrowed = ffi.cast("uint32_t *", ffi.from_buffer(rows)) if len(rows) else ffi.NULL
+        borrowed = (
+            ffi.cast("uint32_t *", ffi.from_buffer(rows)) if len(rows) else ffi.NULL
+        )
         status = lib.clusim_sim_sample(self._sim, times, borrowed)
         self._raise_failure(status)
         if status < 0:
-            raise InternalError("samples: the engine refuses a flow without rate control")
+            raise InternalError(
+                "samples: the engine refuses a flow without rate control"
+            )
         self._times = count
         self._flows = len(rows)
 
@@ -262,7 +276,9 @@ class Simulation:
     def flows(self) -> Array:
         """Present state of the flows of the last `sample` (`FLOW_SAMPLE`)."""
         out = np.zeros(self._flows, FLOW_SAMPLE)
-        lib.clusim_sim_read_flows(self._sim, ffi.cast("clusim_flow_sample *", ffi.from_buffer(out)))
+        lib.clusim_sim_read_flows(
+            self._sim, ffi.cast("clusim_flow_sample *", ffi.from_buffer(out))
+        )
         return out
 
     def task_times(self) -> tuple[Array, Array]:
@@ -279,7 +295,9 @@ class Simulation:
     def message_times(self) -> Array:
         """Completion of every message [ps]; -1 where not yet."""
         out = np.zeros(self._sizes["messages"], np.int64)
-        lib.clusim_sim_read_messages(self._sim, ffi.cast("int64_t *", ffi.from_buffer(out)))
+        lib.clusim_sim_read_messages(
+            self._sim, ffi.cast("int64_t *", ffi.from_buffer(out))
+        )
         return out
 
     def records(self) -> Array:
@@ -300,7 +318,9 @@ class Simulation:
     def mem_bytes_256(self) -> Array:
         """Memory traffic of communication per endpoint, in 1/256 byte."""
         out = np.zeros(self._sizes["endpoints"], np.uint64)
-        lib.clusim_sim_read_mem_bytes_256(self._sim, ffi.cast("uint64_t *", ffi.from_buffer(out)))
+        lib.clusim_sim_read_mem_bytes_256(
+            self._sim, ffi.cast("uint64_t *", ffi.from_buffer(out))
+        )
         return out
 
     def fingerprint(self) -> int:

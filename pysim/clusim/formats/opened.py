@@ -63,7 +63,9 @@ def open_file(name: str) -> Iterator[IO[bytes]]:
         raise InputError(f"{name}: is a directory; use the files in it")
     if not path.exists():
         likely = "" if os.sep in name else suggest(name, shipped_recordings())
-        raise InputError(f"{name}: no such file{likely if 'did you mean' in likely else ''}")
+        raise InputError(
+            f"{name}: no such file{likely if 'did you mean' in likely else ''}"
+        )
     note_input(path)
     try:
         raw = path.open("rb")
@@ -82,7 +84,9 @@ def unpack_stream(raw: IO[bytes], name: str) -> IO[bytes]:
             counted = _CountedInput(raw)
             return cast(IO[bytes], _BoundedStream(unpack(counted), counted, name))
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        raise InputError(f"{name}: is compressed with zstd; unpack it with `zstd -d {name}`")
+        raise InputError(
+            f"{name}: is compressed with zstd; unpack it with `zstd -d {name}`"
+        )
     return raw
 
 
@@ -121,7 +125,9 @@ class _BoundedStream:
 
     def read1(self, size: int) -> bytes:
         """Return bytes that are available, at most `size`."""
-        some: Callable[[int], bytes] = getattr(self._stream, "read1", self._stream.read)
+        some: Callable[[int], bytes] = getattr(
+            self._stream, "read1", self._stream.read
+        )
         return self._check_size(some(size))
 
     def readline(self, size: int = -1) -> bytes:
@@ -130,7 +136,10 @@ class _BoundedStream:
 
     def _check_size(self, data: bytes) -> bytes:
         position = self._stream.tell()
-        if position > FREE_BYTES + MOST_EXPANSION * self._source.size and not self._trusted:
+        if (
+            position > FREE_BYTES + MOST_EXPANSION * self._source.size
+            and not self._trusted
+        ):
             raise InputError(
                 f"{self._name}: expands to more than {MOST_EXPANSION} times its size; if you trust its origin, "
                 f"use `clusim --trust ...` (or set {TRUST}=1), or unpack it first"

@@ -42,7 +42,13 @@ from clusim.hardware.frameworks import (
     Framework,
 )
 from clusim.hardware.gpu import Architecture, Gpu
-from clusim.hardware.identity import Identity, identify_gpu, named_gpu, nearest_gpu, unknown_gpu
+from clusim.hardware.identity import (
+    Identity,
+    identify_gpu,
+    named_gpu,
+    nearest_gpu,
+    unknown_gpu,
+)
 from clusim.hardware.links import GPU_FORMATS, GPU_LINKS, Switch, nccl_link_GBps
 from clusim.hardware.networks import NETWORK_FORMATS, NETWORK_LINKS
 from clusim.hardware.nic import RATE_CONTROLS, Nic, Pci, Transport
@@ -131,11 +137,16 @@ ARCHITECTURES: Mapping[str, Mapping[str, Preset]] = OnDemand(
 )
 """Protocols by architecture and name."""
 
-P2P: Mapping[str, Figure] = OnDemand(lambda: {name: item.p2p for name, item in FAMILIES.items()})
+P2P: Mapping[str, Figure] = OnDemand(
+    lambda: {name: item.p2p for name, item in FAMILIES.items()}
+)
 """Direction of NCCL's point-to-point connections over NVLink (pull or push), by architecture."""
 
 CPUS: Mapping[str, str] = OnDemand(
-    lambda: {name: name for name in (str(i.figures["cpu"].value) for i in PROCESSORS.values())}
+    lambda: {
+        name: name
+        for name in (str(i.figures["cpu"].value) for i in PROCESSORS.values())
+    }
 )
 """Processors as NCCL distinguishes them, by vendor and model."""
 
@@ -144,10 +155,21 @@ NICS: Mapping[str, Preset] = OnDemand(
 )
 """Figures of NICs by name."""
 
-FORMATS: dict[str, Preset] = {**GPU_FORMATS, **PCIE_FORMATS, **NUMA_FORMATS, **NETWORK_FORMATS}
+FORMATS: dict[str, Preset] = {
+    **GPU_FORMATS,
+    **PCIE_FORMATS,
+    **NUMA_FORMATS,
+    **NETWORK_FORMATS,
+}
 """Packet formats by name."""
 
-LINKS: dict[str, Preset] = {**GPU_LINKS, **PCIE_LINKS, **NUMA_LINKS, **DRAM_LINKS, **NETWORK_LINKS}
+LINKS: dict[str, Preset] = {
+    **GPU_LINKS,
+    **PCIE_LINKS,
+    **NUMA_LINKS,
+    **DRAM_LINKS,
+    **NETWORK_LINKS,
+}
 """Link types by name."""
 
 SWITCHES: Mapping[str, Preset] = OnDemand(
@@ -167,15 +189,28 @@ def all_figures() -> list[Figure]:
     """Return the figures of all objects and tables, with repetitions."""
     result: list[Figure] = []
     objects: tuple[
-        Mapping[str, Gpu | Architecture | Cpu | HostCosts | Framework | Nic | Switch], ...
+        Mapping[
+            str, Gpu | Architecture | Cpu | HostCosts | Framework | Nic | Switch
+        ],
+        ...,
     ]
-    objects = (GPUS, FAMILIES, PROCESSORS, HOST_COSTS, FRAMEWORKS, ADAPTERS, CROSSBARS)
+    objects = (
+        GPUS,
+        FAMILIES,
+        PROCESSORS,
+        HOST_COSTS,
+        FRAMEWORKS,
+        ADAPTERS,
+        CROSSBARS,
+    )
     for table in objects:
         for item in table.values():
             result += item.all_figures()
     tables = (FORMATS, LINKS, RATE_CONTROLS, MEMORY)
     for presets in tables:
-        result += [figure for preset in presets.values() for figure in preset.values()]
+        result += [
+            figure for preset in presets.values() for figure in preset.values()
+        ]
     result += HOST.values()
     result += [CTA_SKEW, WINDOW, LAUNCH_QUEUE, CONTEXT, BLAS_HANDLES, FRAGMENTED]
     return [*result, *KERNELS.values(), *DEEPEP.values()]

@@ -42,7 +42,9 @@ class Selector:
     def matches_source(self, row: Mapping[str, Value]) -> bool:
         """Return True if a row is of the selector's source and plugin; without a source, if its columns match."""
         names = _CAMPAIGN if "source" in self.columns else self.columns
-        return all(_holds(n, self.columns[n], row) for n in names if n in self.columns)
+        return all(
+            _holds(n, self.columns[n], row) for n in names if n in self.columns
+        )
 
     def matches(self, row: Mapping[str, Value]) -> bool:
         """Return True if the selector matches a row with its columns and `size_bytes`."""
@@ -95,7 +97,9 @@ class RowSet:
 def _selector(row: dict[str, Any]) -> Selector:
     """Return the selector of a row of the file; ``from_bytes`` and ``to_bytes`` are inclusive."""
     sizes = row.pop("from_bytes", 0), row.pop("to_bytes", 1 << 62)
-    columns = {name: tuple(v) if isinstance(v, list) else (v,) for name, v in row.items()}
+    columns = {
+        name: tuple(v) if isinstance(v, list) else (v,) for name, v in row.items()
+    }
     return Selector(columns, sizes)
 
 

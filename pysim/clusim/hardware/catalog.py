@@ -37,11 +37,17 @@ def _hosts() -> dict[str, HostCosts]:
     entries = _file("processors")["hosts"]
     intel = host_of("intel", entries["intel"], None)
     vendors = (vendor for vendor in entries if vendor != "intel")
-    return {"intel": intel, **{name: host_of(name, entries[name], intel) for name in vendors}}
+    return {
+        "intel": intel,
+        **{name: host_of(name, entries[name], intel) for name in vendors},
+    }
 
 
 PROCESSORS: Mapping[str, Cpu] = OnDemand(
-    lambda: {name: cpu_of(name, entry) for name, entry in _file("processors")["processors"].items()}
+    lambda: {
+        name: cpu_of(name, entry)
+        for name, entry in _file("processors")["processors"].items()
+    }
 )
 """Processors by the name of their root complex."""
 
@@ -58,22 +64,31 @@ TRANSPORTS: Mapping[str, Transport] = OnDemand(
 """Transports between NCCL and NICs, by name."""
 
 ADAPTERS: Mapping[str, Nic] = OnDemand(
-    lambda: {name: nic_of(name, entry, TRANSPORTS) for name, entry in _file("nics")["nics"].items()}
+    lambda: {
+        name: nic_of(name, entry, TRANSPORTS)
+        for name, entry in _file("nics")["nics"].items()
+    }
 )
 """NICs by name."""
 
 CROSSBARS: Mapping[str, Switch] = OnDemand(
-    lambda: {name: switch_of(name, entry) for name, entry in _file("switches").items()}
+    lambda: {
+        name: switch_of(name, entry) for name, entry in _file("switches").items()
+    }
 )
 """Switches by name, without root complexes."""
 
 PCIE_SWITCH_IDS: Mapping[tuple[int, int], str] = OnDemand(
-    lambda: {number: item.name for item in CROSSBARS.values() for number in item.pci_ids}
+    lambda: {
+        number: item.name for item in CROSSBARS.values() for number in item.pci_ids
+    }
 )
 """PCIe switches by PCI vendor and device number."""
 
 USUAL_SWITCHES: Mapping[str, str] = OnDemand(
-    lambda: {what: item.name for item in CROSSBARS.values() for what in item.usual_for}
+    lambda: {
+        what: item.name for item in CROSSBARS.values() for what in item.usual_for
+    }
 )
 """Switch that a link, or a kind of network, usually leads to."""
 
@@ -83,7 +98,10 @@ SWITCHES_BY_LINK: Mapping[str, str] = OnDemand(
 """Switch of a cluster whose description names only the link type."""
 
 ADAPTER_IDS: Mapping[tuple[int, int], Pci] = OnDemand(
-    lambda: {(item.vendor, item.device): item for item in map(pci_of, _file("nics")["pci_ids"])}
+    lambda: {
+        (item.vendor, item.device): item
+        for item in map(pci_of, _file("nics")["pci_ids"])
+    }
 )
 """NICs by PCI vendor and device numbers."""
 
@@ -133,21 +151,32 @@ def _all_paths() -> dict[str, Path]:
 def _paths() -> dict[str, Path]:
     """Return the file of every shipped GPU and of every GPU in the ``CLUSIM_GPUS`` directories."""
     result: dict[str, Path] = {}
-    folders = [Path(part) for part in os.environ.get("CLUSIM_GPUS", "").split(os.pathsep) if part]
+    folders = [
+        Path(part)
+        for part in os.environ.get("CLUSIM_GPUS", "").split(os.pathsep)
+        if part
+    ]
     for folder in (Path(__file__).with_name("gpus"), *folders):
         if not folder.is_dir():
             raise InputError(f"CLUSIM_GPUS: {folder} is not a directory")
         for path in sorted(folder.glob("*.py")):
-            raise InputError(f"{path.name}: GPUs are YAML files; write {path.stem}.yaml")
+            raise InputError(
+                f"{path.name}: GPUs are YAML files; write {path.stem}.yaml"
+            )
         for path in sorted(folder.glob("*.yaml")):
             if path.stem in result:
-                raise InputError(f"{path}: there is a GPU {path.stem!r} already; rename the file")
+                raise InputError(
+                    f"{path}: there is a GPU {path.stem!r} already; rename the file"
+                )
             result[path.stem] = path
     return result
 
 
 def _read(
-    name: str, paths: Mapping[str, Path], gpus: dict[str, Gpu], above: tuple[str, ...] = ()
+    name: str,
+    paths: Mapping[str, Path],
+    gpus: dict[str, Gpu],
+    above: tuple[str, ...] = (),
 ) -> Gpu:
     """Return a GPU after the one that its file starts from."""
     if name in gpus:
@@ -158,14 +187,19 @@ def _read(
         if start is not None:
             if start not in paths or start in (*above, name):
                 suggestions = suggest(
-                    str(start), [item for item in paths if item not in (*above, name)]
+                    str(start),
+                    [item for item in paths if item not in (*above, name)],
                 )
-                raise InputError(f"base is {start!r}, which is not another GPU{suggestions}")
+                raise InputError(
+                    f"base is {start!r}, which is not another GPU{suggestions}"
+                )
             base = _read(start, paths, gpus, (*above, name))
         gpus[name] = gpu_of(name, entry, FAMILIES, base)
     except InputError as error:
         text = str(error)
-        raise InputError(text if ".yaml: " in text else f"{paths[name].name}: {text}") from None
+        raise InputError(
+            text if ".yaml: " in text else f"{paths[name].name}: {text}"
+        ) from None
     return gpus[name]
 
 
@@ -211,15 +245,22 @@ def _read_gpus() -> dict[str, Gpu]:
     for name, path in paths.items():
         for claim in _claims(_read_named(name, paths, gpus)):
             if claim in claimed:
-                raise _problem(name, f"{path.name}: {claim} is taken by {claimed[claim]}")
+                raise _problem(
+                    name, f"{path.name}: {claim} is taken by {claimed[claim]}"
+                )
             claimed[claim] = path.name
-    order = sorted(gpus.values(), key=lambda item: (not item.usual, item.form != "sxm", item.name))
+    order = sorted(
+        gpus.values(),
+        key=lambda item: (not item.usual, item.form != "sxm", item.name),
+    )
     return {item.name: item for item in order}
 
 
 def _claims(item: Gpu) -> Iterable[str]:
     """Yield the properties that only one GPU may claim."""
-    yield from (f"PCI id {vendor:04x}:{device:04x}" for vendor, device in item.pci_ids)
+    yield from (
+        f"PCI id {vendor:04x}:{device:04x}" for vendor, device in item.pci_ids
+    )
     yield from (f"stands_for {link!r}" for link in item.stands_for)
     if item.usual and item.gfx:
         yield from (f"usual of gfx{number}" for number in item.gfx)
@@ -267,7 +308,11 @@ def gpu_by_gfx(text: str, units: int | None = None) -> Gpu | None:
 
 def gfx_of(item: Gpu) -> str:
     """Return AMD's number of a GPU, by default its architecture's; empty for another vendor."""
-    same = (one.gfx for one in GPUS.values() if one.architecture is item.architecture and one.gfx)
+    same = (
+        one.gfx
+        for one in GPUS.values()
+        if one.architecture is item.architecture and one.gfx
+    )
     numbers = item.gfx or next(same, ())
     return numbers[-1] if numbers else ""
 
@@ -280,8 +325,13 @@ def stand_in(kind: str) -> Gpu | None:
 def stand_ins(kind: str) -> dict[int, Gpu]:
     """Return the stand-ins of a kind by number of links or PCIe generation."""
     all_stand_ins = _read_stand_ins()
-    result = (link.split(":") for link in all_stand_ins if link.startswith(f"{kind}:"))
-    return {int(number): all_stand_ins[f"{kind}:{number}"] for _, number in sorted(result)}
+    result = (
+        link.split(":") for link in all_stand_ins if link.startswith(f"{kind}:")
+    )
+    return {
+        int(number): all_stand_ins[f"{kind}:{number}"]
+        for _, number in sorted(result)
+    }
 
 
 VENDOR_WORDS = frozenset(
@@ -305,7 +355,19 @@ SIZE_TOLERANCE = 0.1
 """Relative difference between a memory size in a name and the size that the driver reports."""
 
 OTHER_MODELS = frozenset(
-    ("ti", "super", "d", "3e", "dgxs", "max", "q", "laptop", "mobile", "sff", "edition")
+    (
+        "ti",
+        "super",
+        "d",
+        "3e",
+        "dgxs",
+        "max",
+        "q",
+        "laptop",
+        "mobile",
+        "sff",
+        "edition",
+    )
 )
 """Words that turn a model name in free text into a different model."""
 
@@ -337,7 +399,9 @@ def _split(text: str) -> list[str]:
 
 
 def _is_form(word: str) -> bool:
-    is_form_word = word == BRIDGED or any(word in words for words in FORM_WORDS.values())
+    is_form_word = word == BRIDGED or any(
+        word in words for words in FORM_WORDS.values()
+    )
     return is_form_word or _SXM.fullmatch(word) is not None
 
 
@@ -352,7 +416,9 @@ def _name(words: Iterable[str]) -> _Name:
             memories.add(word)
         elif word not in VENDOR_WORDS:
             model.append(word)
-    return _Name(tuple(model), frozenset(forms), frozenset(sizes), frozenset(memories))
+    return _Name(
+        tuple(model), frozenset(forms), frozenset(sizes), frozenset(memories)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +451,9 @@ class _Known:
         return word in self.forms
 
     def _has_size(self, size: int) -> bool:
-        return size in self.sizes or abs(size - self.size) <= SIZE_TOLERANCE * self.size
+        return (
+            size in self.sizes or abs(size - self.size) <= SIZE_TOLERANCE * self.size
+        )
 
 
 def _names_of_gpu(item: Gpu) -> _Known:
@@ -398,9 +466,13 @@ def _names_of_gpu(item: Gpu) -> _Known:
         frozenset(name.model for name in names if name.model),
         frozenset(FORM_WORDS[item.form]),
         BRIDGED in words,
-        next((word for word in sorted(words) if re.fullmatch(r"sxm[0-9]", word)), ""),
+        next(
+            (word for word in sorted(words) if re.fullmatch(r"sxm[0-9]", word)), ""
+        ),
         item.memory_GiB,
-        frozenset(size for text in item.products for size in _name(_split(text)).sizes),
+        frozenset(
+            size for text in item.products for size in _name(_split(text)).sizes
+        ),
         frozenset(_MEMORY.findall(memory)),
     )
 
@@ -458,13 +530,21 @@ def gpu_by_words(text: str) -> tuple[Gpu | None, str] | None:
         (match, item)
         for item in GPUS.values()
         for pattern in item.machines
-        if (match := re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9])", text, re.IGNORECASE))
+        if (
+            match := re.search(
+                rf"(?<![a-z0-9])(?:{pattern})(?![0-9])", text, re.IGNORECASE
+            )
+        )
     ]
     if systems:
-        match, item = max(systems, key=lambda pair: (len(pair[0][0]), -pair[0].start()))
+        match, item = max(
+            systems, key=lambda pair: (len(pair[0][0]), -pair[0].start())
+        )
         return item, match[0]
     result = [(_match(run), " ".join(run)) for run in _runs(text)]
-    return max(result, key=lambda pair: (pair[0] is not None, len(pair[1])), default=None)
+    return max(
+        result, key=lambda pair: (pair[0] is not None, len(pair[1])), default=None
+    )
 
 
 def _runs(text: str) -> Iterable[list[str]]:
@@ -483,7 +563,9 @@ def _is_part(word: str) -> bool:
     size = _SIZE.fullmatch(word)
     if size is not None:
         return int(size[1]) not in _PORT_RATES
-    is_known_word = word in _model_words() or word in VENDOR_WORDS or word in OTHER_MODELS
+    is_known_word = (
+        word in _model_words() or word in VENDOR_WORDS or word in OTHER_MODELS
+    )
     return is_known_word or _is_form(word) or _MEMORY.fullmatch(word) is not None
 
 

@@ -143,9 +143,7 @@ class HostCosts(Sourced):
         check_figures(costs, dict.fromkeys(costs, "s"))
 
 
-_TOPO = (
-    "NCCL, src/graph/topo.h and topo.cc: vendor and model of a CPU, which set rates and distances"
-)
+_TOPO = "NCCL, src/graph/topo.h and topo.cc: vendor and model of a CPU, which set rates and distances"
 
 
 def cpu_of(name: str, entry: Entry) -> Cpu:
@@ -158,7 +156,9 @@ def cpu_of(name: str, entry: Entry) -> Cpu:
     root = {
         **figures(entry.pop("figures")),
         "cpu": published(entry.pop("cpu"), _TOPO),
-        "store_and_forward": assumed(False, f"{title}: TLPs are forwarded unchanged"),
+        "store_and_forward": assumed(
+            False, f"{title}: TLPs are forwarded unchanged"
+        ),
         "tier": assumed("root", "tier in reports"),
     }
     ordered = {key: root[key] for key in _UNITS if key in root} | root
@@ -169,5 +169,8 @@ def host_of(vendor: str, entry: Entry, usual: HostCosts | None) -> HostCosts:
     """Return the launch costs of a section; missing figures are those of Intel hosts."""
     costs: dict[str, Figure] = {}
     if usual is not None:
-        costs = {key: assumed(f.value, "as on Intel hosts") for key, f in usual.named_figures()}
+        costs = {
+            key: assumed(f.value, "as on Intel hosts")
+            for key, f in usual.named_figures()
+        }
     return HostCosts(vendor=vendor, **{**costs, **figures(entry)})

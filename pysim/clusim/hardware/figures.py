@@ -94,7 +94,9 @@ class Figure:
     def assumed_as(self, origin: str) -> Figure:
         """Return the figure as an assumption for hardware without measurements, with equal bounds."""
         bounds = None if self.limits == (1.0, 1.0) else self.limits
-        return Figure(self.value, "assumed", f"as {origin}: {self.source}", bounds=bounds)
+        return Figure(
+            self.value, "assumed", f"as {origin}: {self.source}", bounds=bounds
+        )
 
 
 class Sourced:
@@ -126,7 +128,9 @@ def published(value: Value, source: str, bounds: object = None) -> Figure:
     return Figure(value, "published", source, bounds=_bounds(value, bounds))
 
 
-def calibrated(value: Value, source: str, *rows: str, bounds: object = None) -> Figure:
+def calibrated(
+    value: Value, source: str, *rows: str, bounds: object = None
+) -> Figure:
     """Return a figure taken from or fitted to measurements.
 
     Agreement with its rows is by construction.
@@ -154,7 +158,10 @@ _QUANTITIES = {"s": parse_time, "B/s": parse_rate, "B": parse_size}
 
 def _is_number(value: Value) -> bool:
     parts = list(value.values()) if isinstance(value, Mapping) else [value]
-    numbers = [not isinstance(part, bool) and re.match(r"[0-9.]", str(part)) for part in parts]
+    numbers = [
+        not isinstance(part, bool) and re.match(r"[0-9.]", str(part))
+        for part in parts
+    ]
     return bool(numbers) and all(numbers)
 
 
@@ -167,10 +174,14 @@ def _bounds(value: Value, bounds: object) -> tuple[float, float] | None:
     share = re.fullmatch(r"[0-9.]+%", str(bounds))
     ends = [f"-{bounds}", bounds] if share else bounds
     if not isinstance(ends, list) or len(ends) != 2:
-        raise InputError(f"bounds is {bounds!r}; write [low, high], or 10% of the value")
+        raise InputError(
+            f"bounds is {bounds!r}; write [low, high], or 10% of the value"
+        )
     low, high = (_factor(value, end) for end in ends)
     if not 0 <= low <= 1 <= high:
-        raise InputError(f"bounds is {bounds!r}; the value {value!r} is not between them")
+        raise InputError(
+            f"bounds is {bounds!r}; the value {value!r} is not between them"
+        )
     return low, high
 
 
@@ -180,13 +191,19 @@ def _factor(value: Value, end: object) -> float:
     if share is not None:
         return 1 + float(share[1]) / 100
     if isinstance(value, Mapping):
-        raise InputError(f"bound {end!r} of several numbers; write a percentage, such as -10%")
+        raise InputError(
+            f"bound {end!r} of several numbers; write a percentage, such as -10%"
+        )
     try:
         (number, write), (nominal, unit) = _quantity(end), _quantity(value)
     except (UnitError, TypeError, ValueError):
-        raise InputError(f"bound {end!r}: not a number; write it as the value, {value!r}") from None
+        raise InputError(
+            f"bound {end!r}: not a number; write it as the value, {value!r}"
+        ) from None
     if write is not unit or not nominal:
-        raise InputError(f"bound {end!r} of the value {value!r}; use its unit, or a percentage")
+        raise InputError(
+            f"bound {end!r} of the value {value!r}; use its unit, or a percentage"
+        )
     return number / nominal
 
 
@@ -217,11 +234,18 @@ def _write_rate(rate_Bps: float) -> str:
 def scale_value(value: Value, factor: float) -> Value:
     """Return a value times a factor; counts of 20 and more are rounded."""
     if isinstance(value, Mapping):
-        return {key: cast("Any", scale_value(part, factor)) for key, part in value.items()}
+        return {
+            key: cast("Any", scale_value(part, factor))
+            for key, part in value.items()
+        }
     number, write = _quantity(value)
     if write is not None:
         return write(number * factor)
-    return round(number * factor) if isinstance(value, int) and number >= 20 else number * factor
+    return (
+        round(number * factor)
+        if isinstance(value, int) and number >= 20
+        else number * factor
+    )
 
 
 def bounds_words(value: Value, bounds: tuple[float, float]) -> str:
@@ -243,7 +267,9 @@ def _range_words(value: str | float, bounds: tuple[float, float]) -> str:
     return " to ".join(words[write](number * factor) for factor in bounds)
 
 
-_FACTORS: ContextVar[Mapping[str, float] | None] = ContextVar("factors", default=None)
+_FACTORS: ContextVar[Mapping[str, float] | None] = ContextVar(
+    "factors", default=None
+)
 
 
 @contextmanager
@@ -277,7 +303,9 @@ def any_scaled(figures: Iterable[Figure] | None = None) -> bool:
     return any(str(figure) in factors for figure in figures)
 
 
-def check_figures(figures: Preset, units: Mapping[str, str], optional: Iterable[str] = ()) -> None:
+def check_figures(
+    figures: Preset, units: Mapping[str, str], optional: Iterable[str] = ()
+) -> None:
     """Check keys, units and sources of figures.
 
     Parameters
@@ -298,7 +326,9 @@ def check_figures(figures: Preset, units: Mapping[str, str], optional: Iterable[
         if key not in units:
             raise InputError(f"no figure is called {key!r}{suggest(key, units)}")
         _check(key, figure, units[key])
-    missing = [key for key in units if key not in figures and key not in set(optional)]
+    missing = [
+        key for key in units if key not in figures and key not in set(optional)
+    ]
     if missing:
         raise InputError(f"figure {missing[0]!r} [{units[missing[0]]}] is missing")
 
@@ -309,11 +339,15 @@ def _check(key: str, figure: Figure, unit: str) -> None:
     parse = _QUANTITIES.get(unit)
     if parse is None:
         if isinstance(figure.value, str) and unit != "word":
-            raise InputError(f"{key}: {figure.value!r} is a text; write a number [{unit}]")
+            raise InputError(
+                f"{key}: {figure.value!r} is a text; write a number [{unit}]"
+            )
         return
     text = str(figure.value)
     if text.isdecimal() and int(text):
-        raise InputError(f"{key}: {text!r} is without unit; write it with the number [{unit}]")
+        raise InputError(
+            f"{key}: {text!r} is without unit; write it with the number [{unit}]"
+        )
     try:
         parse(text)
     except UnitError as error:
@@ -369,13 +403,19 @@ def figure(entry: Any, sources: Mapping[str, Any] | None = None) -> Figure:
     value = _fill_value(entry["value"], sources) if sources else entry["value"]
     parts = list(value.values()) if isinstance(value, dict) else [value]
     if not all(isinstance(part, (str, int, float)) for part in parts):
-        raise InputError(f"value is {value!r}; it must be a number, a word, or numbers by name")
-    if not isinstance(rows, (list, tuple)) or not all(isinstance(row, str) for row in rows):
+        raise InputError(
+            f"value is {value!r}; it must be a number, a word, or numbers by name"
+        )
+    if not isinstance(rows, (list, tuple)) or not all(
+        isinstance(row, str) for row in rows
+    ):
         raise InputError(f"rows is {rows!r}; it must be a list of names")
     if mark not in MARKS:
         raise InputError(f"mark is {mark!r}; it must be one of {', '.join(MARKS)}")
     if bool(rows) and mark != "calibrated":
-        raise InputError(f"rows belong to calibrated figures, and this one is {mark}")
+        raise InputError(
+            f"rows belong to calibrated figures, and this one is {mark}"
+        )
     source = expand_source(entry, sources or {})
     return _MAKERS[mark](value, source, *rows, bounds=entry.get("bounds"))
 
@@ -398,7 +438,9 @@ def expand_source(entry: Entry, sources: Mapping[str, Any]) -> str:
 
     def replace_name(match: re.Match[str]) -> str:
         if match[1] not in texts:
-            raise InputError(f"no source is called {match[1]!r}{suggest(match[1], texts)}")
+            raise InputError(
+                f"no source is called {match[1]!r}{suggest(match[1], texts)}"
+            )
         return str(texts[match[1]])
 
     before, after = "", text
@@ -407,7 +449,9 @@ def expand_source(entry: Entry, sources: Mapping[str, Any]) -> str:
     return after
 
 
-def figures(entry: Entry, sources: Mapping[str, Any] | None = None) -> dict[str, Figure]:
+def figures(
+    entry: Entry, sources: Mapping[str, Any] | None = None
+) -> dict[str, Figure]:
     """Return the figures of a section by key, filled as by `figure`; errors name the key."""
     result = {}
     for key, value in mapping("figures", entry).items():
@@ -443,24 +487,35 @@ def build(kind: type[T], entry: Entry, **given: Any) -> T:
         Unknown and missing keys, values of another type.
     """
     declared = {item.name: item for item in fields(cast("Any", kind)) if item.init}
-    values: dict[str, Any] = {**{key: plain(value) for key, value in entry.items()}, **given}
+    values: dict[str, Any] = {
+        **{key: plain(value) for key, value in entry.items()},
+        **given,
+    }
     for key, value in values.items():
         if key not in declared:
             raise InputError(f"no key is called {key!r}{suggest(key, declared)}")
         typed = str(declared[key].type)
-        expected_type = tuple if typed.startswith("tuple") else _TYPES.get(typed, object)
+        expected_type = (
+            tuple if typed.startswith("tuple") else _TYPES.get(typed, object)
+        )
         if not isinstance(value, expected_type) or (
             expected_type is int and isinstance(value, bool)
         ):
             raise InputError(f"{key} is {value!r}; it must be {_word(typed)}")
         sequence = re.match(r"tuple\[(int|str), \.\.\.\]", typed)
         parts = list(value) if isinstance(value, tuple) else []
-        if sequence and not all(isinstance(part, _TYPES[sequence[1]]) for part in parts):
+        if sequence and not all(
+            isinstance(part, _TYPES[sequence[1]]) for part in parts
+        ):
             raise InputError(
                 f"{key} is {parts!r}; it must be a list of {'integers' if sequence[1] == 'int' else 'words'}"
             )
     for key, item in declared.items():
-        if key not in values and item.default is MISSING and item.default_factory is MISSING:
+        if (
+            key not in values
+            and item.default is MISSING
+            and item.default_factory is MISSING
+        ):
             raise InputError(f"key {key!r} is missing")
     return kind(**values)
 
@@ -468,4 +523,6 @@ def build(kind: type[T], entry: Entry, **given: Any) -> T:
 def _word(typed: str) -> str:
     if typed.startswith("tuple"):
         return "a list"
-    return {"bool": "true or false", "int": "an integer", "str": "a word"}.get(typed, "a number")
+    return {"bool": "true or false", "int": "an integer", "str": "a word"}.get(
+        typed, "a number"
+    )

@@ -18,7 +18,14 @@ from typing import Literal
 
 from clusim.base.datafiles import read
 from clusim.base.records import dataclass
-from clusim.hardware.figures import Figure, Sourced, assumed, build, check_figures, published
+from clusim.hardware.figures import (
+    Figure,
+    Sourced,
+    assumed,
+    build,
+    check_figures,
+    published,
+)
 
 Waits = Literal["step", "receive", "pass"]
 """Synchronisations of the host with its GPU.
@@ -28,7 +35,8 @@ pass of a microbatch.
 """
 
 LAUNCH_QUEUE: Figure = published(
-    1024, "launches in a CUDA stream until a launch blocks (NVIDIA developer forums, CUDA 12)"
+    1024,
+    "launches in a CUDA stream until a launch blocks (NVIDIA developer forums, CUDA 12)",
 )
 """Kernels that a host can be ahead of its GPU."""
 
@@ -42,7 +50,8 @@ CONTEXT: Figure = assumed(
 """GPU memory of a process outside its allocator: CUDA context and loaded kernels."""
 
 BLAS_HANDLES: Figure = published(
-    2, "PyTorch has a handle of cuBLAS per thread and stream: forward pass and autograd's thread"
+    2,
+    "PyTorch has a handle of cuBLAS per thread and stream: forward pass and autograd's thread",
 )
 """Handles with a workspace."""
 

@@ -145,8 +145,14 @@ def architecture_of(name: str, entry: Entry) -> Architecture:
     pace, p2p = entry.pop("pace", {}), published(entry.pop("p2p", "write"), _P2P)
     try:
         source = entry.get("like", name)
-        table = ideal_protocols() if pace == "ideal" else protocols(source, build(Pace, pace))
-        result = build(Architecture, {**entry, "name": name}, protocols=table, p2p=p2p)
+        table = (
+            ideal_protocols()
+            if pace == "ideal"
+            else protocols(source, build(Pace, pace))
+        )
+        result = build(
+            Architecture, {**entry, "name": name}, protocols=table, p2p=p2p
+        )
     except InputError as error:
         raise InputError(f"architectures.yaml: {name}: {error}") from None
     return _as_assumed(result) if result.like else result
@@ -156,13 +162,19 @@ def _as_assumed(item: Architecture) -> Architecture:
     """Return an architecture whose calibrated figures, those of `like`, are assumptions with equal bounds."""
 
     def guess(figure: Figure) -> Figure:
-        return figure.assumed_as(item.like.capitalize()) if figure.mark == "calibrated" else figure
+        return (
+            figure.assumed_as(item.like.capitalize())
+            if figure.mark == "calibrated"
+            else figure
+        )
 
     table = {
         name: {key: guess(figure) for key, figure in preset.items()}
         for name, preset in item.protocols.items()
     }
-    assumptions: dict[str, Any] = {key: guess(figure) for key, figure in item.named_figures()}
+    assumptions: dict[str, Any] = {
+        key: guess(figure) for key, figure in item.named_figures()
+    }
     return replace(item, **assumptions, protocols=table)
 
 
@@ -175,7 +187,16 @@ NVIDIA's module, on one board with its CPU, on a PCIe card, OCP's module, with C
 FIGURES = UNITS["gpu"]
 """GPU parameters by the keys of a topology file, with their units (1 is a plain number)."""
 
-_IDENTITY = {"name", "products", "names", "machines", "pci_ids", "gfx", "stands_for", "usual"}
+_IDENTITY = {
+    "name",
+    "products",
+    "names",
+    "machines",
+    "pci_ids",
+    "gfx",
+    "stands_for",
+    "usual",
+}
 """Fields that identify a chip; a file with ``base`` does not inherit them."""
 
 
@@ -252,12 +273,20 @@ class Gpu:
         check_figures(self.figures, FIGURES, OPTIONAL["gpu"])
         for key in ("sms", "links"):
             if type(self.figures[key].value) is not int:
-                raise InputError(f"{key}: {self.figures[key].value!r} must be an integer")
+                raise InputError(
+                    f"{key}: {self.figures[key].value!r} must be an integer"
+                )
         if not self.products:
-            raise InputError("products is empty; add the name that its driver prints")
+            raise InputError(
+                "products is empty; add the name that its driver prints"
+            )
         if bool(self.link) != bool(self.links):
-            raise InputError(f"link is {self.link!r}, but the figure 'links' is {self.links}")
-        family = published(self.architecture.name, f"architecture of {self.products[0]}")
+            raise InputError(
+                f"link is {self.link!r}, but the figure 'links' is {self.links}"
+            )
+        family = published(
+            self.architecture.name, f"architecture of {self.products[0]}"
+        )
         object.__setattr__(self, "preset", {"architecture": family, **self.figures})
 
     @property
@@ -321,14 +350,17 @@ def _latencies(link: str) -> dict[str, Figure]:
         ),
         "response_latency": step,
         "memory_quantum": assumed(
-            "2us", "interval of re-sharing memory; short against kernels of 10 us and more"
+            "2us",
+            "interval of re-sharing memory; short against kernels of 10 us and more",
         ),
     }
 
 
 def _cta_slots(sms: Figure) -> Figure:
     if not isinstance(sms.value, int) or isinstance(sms.value, bool):
-        raise InputError(f"sms: {sms.value!r} must be an integer number of SMs or CUs")
+        raise InputError(
+            f"sms: {sms.value!r} must be an integer number of SMs or CUs"
+        )
     return assumed(
         min(sms.value, 256),
         "as many concurrent CTAs of collectives as SMs; NCCL uses up to 64 channels",
@@ -344,7 +376,10 @@ def _pcie_rate(generation: object) -> Figure:
 
 
 def gpu_of(
-    name: str, entry: Entry, families: Mapping[str, Architecture], base: Gpu | None = None
+    name: str,
+    entry: Entry,
+    families: Mapping[str, Architecture],
+    base: Gpu | None = None,
 ) -> Gpu:
     """Return the GPU of a file; missing figures are those of `base` or the defaults.
 
@@ -364,13 +399,21 @@ def gpu_of(
     )
     if "sms" in given_figures:
         given_figures.setdefault("cta_slots", _cta_slots(given_figures["sms"]))
-    usual = _latencies(str(entry.get("link", ""))) if base is None else dict(base.figures)
+    usual = (
+        _latencies(str(entry.get("link", "")))
+        if base is None
+        else dict(base.figures)
+    )
     if base is None or "pcie" in entry:
         usual["pcie_rate"] = _pcie_rate(entry.get("pcie", 4))
     merged = {
-        key: figure for key, figure in {**usual, **given_figures}.items() if key not in without
+        key: figure
+        for key, figure in {**usual, **given_figures}.items()
+        if key not in without
     }
-    entry["figures"] = {key: merged.pop(key) for key in FIGURES if key in merged} | merged
+    entry["figures"] = {
+        key: merged.pop(key) for key in FIGURES if key in merged
+    } | merged
     if "pci_ids" in entry:
         if not isinstance(entry["pci_ids"], list):
             raise InputError(f"pci_ids is {entry['pci_ids']!r}; it must be a list")
@@ -381,6 +424,8 @@ def gpu_of(
     if not isinstance(entry.get("architecture"), Architecture):
         family = str(entry.get("architecture"))
         if family not in families:
-            raise InputError(f"architecture is {family!r}; it must be one of {', '.join(families)}")
+            raise InputError(
+                f"architecture is {family!r}; it must be one of {', '.join(families)}"
+            )
         entry["architecture"] = families[family]
     return build(Gpu, {**entry, "name": name})

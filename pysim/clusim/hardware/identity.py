@@ -57,7 +57,9 @@ class Identity:
 
 def named_gpu(identity: Identity) -> Gpu | None:
     """Return the GPU that a file names by its PCI identity or product; None if it does not name one."""
-    return gpu_by_pci(identity.vendor, identity.device) or gpu_by_product(identity.product)
+    return gpu_by_pci(identity.vendor, identity.device) or gpu_by_product(
+        identity.product
+    )
 
 
 def identify_gpu(identity: Identity) -> Gpu | None:
@@ -76,7 +78,9 @@ def identify_gpu(identity: Identity) -> Gpu | None:
     vendor = identity.vendor or 0
     pci = f"PCI device {vendor:04x}:{identity.device or 0:04x}"
     if vendor not in (NVIDIA, AMD, *_UNKNOWN_VENDORS):
-        raise InputError(f"{pci}: not a GPU of NVIDIA or AMD, and not known; {CHOOSE}")
+        raise InputError(
+            f"{pci}: not a GPU of NVIDIA or AMD, and not known; {CHOOSE}"
+        )
     if identity.gfx:
         result = gpu_by_gfx(identity.gfx, identity.capability)
         description = f"gcn {one_line(identity.gfx[:16])}"
@@ -92,11 +96,15 @@ def identify_gpu(identity: Identity) -> Gpu | None:
 
 def _by_capability(capability: int, *, coherent: bool) -> Gpu | None:
     """Return the usual GPU of a compute capability, or the only one; superchips with a coherent link."""
-    same = [i for i in GPUS.values() if not i.gfx and i.compute_capability == capability]
+    same = [
+        i for i in GPUS.values() if not i.gfx and i.compute_capability == capability
+    ]
     same = [item for item in same if item.architecture.vendor == "nvidia"]
     fitting = [item for item in same if bool(item.processor) == coherent] or same
     usual = [item for item in fitting if item.usual]
-    return next(iter(usual or sorted(fitting, key=lambda item: len(item.name))), None)
+    return next(
+        iter(usual or sorted(fitting, key=lambda item: len(item.name))), None
+    )
 
 
 _NEAR = 0.5

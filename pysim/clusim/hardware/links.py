@@ -66,7 +66,12 @@ class Switch(Sourced):
 def switch_of(name: str, entry: Entry) -> Switch:
     """Return the switch of a section of ``switches.yaml``."""
     ids = tuple(map(pci_id, entry.get("pci_ids", ())))
-    return build(Switch, {**entry, "name": name}, figures=figures(entry["figures"]), pci_ids=ids)
+    return build(
+        Switch,
+        {**entry, "name": name},
+        figures=figures(entry["figures"]),
+        pci_ids=ids,
+    )
 
 
 _DATA = read(Path(__file__).with_name("gpu_links.yaml"))
@@ -77,7 +82,15 @@ GPU_FORMATS = presets(_DATA["formats"])
 GPU_LINKS = presets(_DATA["links"])
 """Link types by name."""
 
-_NCCL_GBps = ((107, 31.2), (100, 40.1), (90, 20.6), (87, 12.0), (86, 12.0), (70, 20.0), (0, 18.0))
+_NCCL_GBps = (
+    (107, 31.2),
+    (100, 40.1),
+    (90, 20.6),
+    (87, 12.0),
+    (86, 12.0),
+    (70, 20.0),
+    (0, 18.0),
+)
 
 
 def nccl_link_GBps(compute_capability: int) -> float:

@@ -34,7 +34,9 @@ NETWORK_FORMATS = presets(read(Path(__file__).with_name("network_formats.yaml"))
 """Packet formats by name."""
 
 
-def pause_headroom_bytes(rate_Bps: float, latency_ps: int, mtu_bytes: int = _MTU_BYTES) -> int:
+def pause_headroom_bytes(
+    rate_Bps: float, latency_ps: int, mtu_bytes: int = _MTU_BYTES
+) -> int:
     """Return the bytes that may arrive after the pause threshold is crossed.
 
     The pause frame travels back (`latency_ps`), both ends finish the current packet, and the bytes
@@ -48,7 +50,9 @@ def _link(section: str, kind: str, gbps: float, ns: int, **values: Any) -> Prese
     need = 2 * gbps / 8 * 2 * (ns + 5 * _FABRIC_LENGTH_M)
     buffer = 1 << max(4, (round(need) // 1024).bit_length())
     values = {"buffer": buffer, "length": _FABRIC_LENGTH_M, "ns": ns, **values}
-    return figures(_DATA["figures"][section], {"kind": kind, "gbps": f"{gbps:g}", **values})
+    return figures(
+        _DATA["figures"][section], {"kind": kind, "gbps": f"{gbps:g}", **values}
+    )
 
 
 def _infiniband(gbps: float, how: str, phy_ns: int) -> Preset:
@@ -63,13 +67,17 @@ def _roce(gbps: int) -> Preset:
     )
     values = {"xoff": xoff, "xon": xoff - 4 * _MTU_BYTES, "headroom": headroom}
     values |= {"buffer": xoff - headroom // -16_384 * 16_384}
-    return _link("roce", "roce", gbps, ns, marks=gbps * 1000, marks_all=gbps * 4000, **values)
+    return _link(
+        "roce", "roce", gbps, ns, marks=gbps * 1000, marks_all=gbps * 4000, **values
+    )
 
 
 NETWORK_LINKS: dict[str, Preset] = {
     **{name: _infiniband(*row) for name, row in _DATA["infiniband"].items()},
     **{
-        f"{kind}-{gbps}": _roce(gbps) if kind == "roce" else _link("own", kind, gbps, 150)
+        f"{kind}-{gbps}": _roce(gbps)
+        if kind == "roce"
+        else _link("own", kind, gbps, 150)
         for kind, rates in _DATA["ethernet"].items()
         for gbps in rates
     },
@@ -80,5 +88,8 @@ NETWORK_LINKS: dict[str, Preset] = {
 USUAL_LINKS: dict[str, dict[int, str]] = {
     kind: {int(gbps): link for gbps, link in links.items()}
     for kind, links in _DATA["usual"].items()
-} | {kind: {gbps: f"{kind}-{gbps}" for gbps in rates} for kind, rates in _DATA["ethernet"].items()}
+} | {
+    kind: {gbps: f"{kind}-{gbps}" for gbps in rates}
+    for kind, rates in _DATA["ethernet"].items()
+}
 """Links by kind of network and rate [Gb/s]."""

@@ -58,7 +58,9 @@ def plugin_release(text: str) -> tuple[int, ...]:
     InputError
         The text is not a release.
     """
-    match = re.fullmatch(r"v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:-\w{1,20})?", text.strip())
+    match = re.fullmatch(
+        r"v?(\d{1,4}(?:\.\d{1,4}){0,3})(?:-\w{1,20})?", text.strip()
+    )
     if match is None:
         raise InputError(
             f"plugin release {text[:40]!r}: must be numbers, for example 1.16 or 1.13.2"
@@ -116,11 +118,15 @@ class Transport:
         if not self.stripe_bytes:
             return 1
         max_stripes = max(1, min(-(-num_bytes // self.stripe_bytes), rails))
-        return next(count for count in range(max_stripes, 0, -1) if rails % count == 0)
+        return next(
+            count for count in range(max_stripes, 0, -1) if rails % count == 0
+        )
 
     def sends_control(self, release: tuple[int, ...]) -> bool:
         """Return True if a release of the plugin sends control messages; empty is the newest release."""
-        return bool(release and self.mailbox) and release < plugin_release(self.mailbox)
+        return bool(release and self.mailbox) and release < plugin_release(
+            self.mailbox
+        )
 
     def environment(
         self, capability: int, release: tuple[int, ...], *, paired: bool = False
@@ -152,7 +158,9 @@ def transport_of(name: str, entry: Entry, usual: Entry) -> Transport:
         **figures(entry.get("figures", {})),
     }
     tables = {
-        table: {int(min_size): some for min_size, some in entry.get(table, {}).items()}
+        table: {
+            int(min_size): some for min_size, some in entry.get(table, {}).items()
+        }
         for table in ("variables", "paired")
     }
     return build(Transport, {**entry, **tables, "name": name}, figures=costs)
@@ -251,13 +259,19 @@ def _paper_dcqcn() -> Preset:
         "alpha_timer": published("55us", _PAPER),
         "increase_timer": published("55us", _PAPER),
         "cnp_interval": published("50us", _PAPER),
-        "cnp_delay": assumed("2us", "notification packet back to the sender over an idle network"),
+        "cnp_delay": assumed(
+            "2us", "notification packet back to the sender over an idle network"
+        ),
         "byte_counter": published("10MB", _PAPER),
         "additive": published("40 Mb/s", _PAPER),
         "hyper": published("200 Mb/s", _PAPER),
-        "min_rate": assumed("100 Mb/s", "HPCC's simulator (SIGCOMM 2019): lowest rate of a flow"),
+        "min_rate": assumed(
+            "100 Mb/s", "HPCC's simulator (SIGCOMM 2019): lowest rate of a flow"
+        ),
         "fast_recovery": published(5, _PAPER),
-        "clamp": published(True, f"{_PAPER}: each notification sets the target rate"),
+        "clamp": published(
+            True, f"{_PAPER}: each notification sets the target rate"
+        ),
     }
 
 
@@ -272,16 +286,28 @@ def _nic_dcqcn(gbps: float) -> Preset:
         **_paper_dcqcn(),
         "g": published(5 / 1024, f"{_NVIDIA} dce_tcp_g 1019/1024"),
         "alpha_timer": published("1us", f"{_NVIDIA} dce_tcp_rtt"),
-        "increase_timer": published("50us", f"{_TUNED}: rpg_time_reset 20 to 100 us"),
-        "cnp_interval": published("2us", f"{_TUNED}: min_time_between_cnps 0 to 2 us"),
-        "byte_counter": assumed("2097088B", f"{_NVIDIA} rpg_byte_reset 32767, in units of 64 B"),
-        "additive": step(
-            f"{gbps / 20:g} Mb/s", f"{_TUNED}: rpg_ai_rate 8 to 20 Mb/s, with the rate"
+        "increase_timer": published(
+            "50us", f"{_TUNED}: rpg_time_reset 20 to 100 us"
         ),
-        "hyper": step(f"{gbps / 8:g} Mb/s", f"{_NVIDIA} rpg_hai_rate 50 Mb/s, here with the rate"),
+        "cnp_interval": published(
+            "2us", f"{_TUNED}: min_time_between_cnps 0 to 2 us"
+        ),
+        "byte_counter": assumed(
+            "2097088B", f"{_NVIDIA} rpg_byte_reset 32767, in units of 64 B"
+        ),
+        "additive": step(
+            f"{gbps / 20:g} Mb/s",
+            f"{_TUNED}: rpg_ai_rate 8 to 20 Mb/s, with the rate",
+        ),
+        "hyper": step(
+            f"{gbps / 8:g} Mb/s",
+            f"{_NVIDIA} rpg_hai_rate 50 Mb/s, here with the rate",
+        ),
         "fast_recovery": published(1, f"{_NVIDIA} rpg_threshold"),
         "kept": published(0.98, f"{_TUNED}: rpg_min_dec_fac 80 to 98%"),
-        "clamp": published(False, f"{_NVIDIA} clamp_tgt_rate 0, clamp_tgt_rate_after_time_inc 1"),
+        "clamp": published(
+            False, f"{_NVIDIA} clamp_tgt_rate 0, clamp_tgt_rate_after_time_inc 1"
+        ),
     }
 
 

@@ -29,13 +29,19 @@ NUMA_LINKS = presets(_DATA["links"])
 
 _DRAM = {
     name: dict(
-        zip(("peak", "subject", "efficiency", "cpu", "format"), (*row, "dram")[:5], strict=True),
+        zip(
+            ("peak", "subject", "efficiency", "cpu", "format"),
+            (*row, "dram")[:5],
+            strict=True,
+        ),
         weight=PCIE_WEIGHT,
     )
     for name, row in _DATA["dram"].items()
 }
 
-MEMORY: dict[str, Preset] = {name: figures(_DATA["memory"], row) for name, row in _DRAM.items()}
+MEMORY: dict[str, Preset] = {
+    name: figures(_DATA["memory"], row) for name, row in _DRAM.items()
+}
 """DRAM of a socket by name, for nodes of kind `memory`."""
 
 DRAM_LINKS: dict[str, Preset] = {

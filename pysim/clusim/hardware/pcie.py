@@ -61,7 +61,10 @@ def x16_rate(generation: int, lanes: int = 16) -> str:
 def _format(generation: int, kind: str) -> Preset:
     """Return the packet format of a generation; `kind` is the end of its name."""
     mps = MPS_HOST_BYTES if kind == "-mps256" else MPS_GPU_BYTES
-    owed, request = round(2 * _DLLP_BYTES / _ACK_FACTORS[kind], 2), float(_REQUEST_BYTES)
+    owed, request = (
+        round(2 * _DLLP_BYTES / _ACK_FACTORS[kind], 2),
+        float(_REQUEST_BYTES),
+    )
     section = "symbols" if generation < 3 else "tokens"
     if generation == 6:
         section, owed, request = "flits", 0.0, 16 * (1 + _FLIT_SHARE)
@@ -70,9 +73,16 @@ def _format(generation: int, kind: str) -> Preset:
         name: size + round((size + payload) * _FLIT_SHARE)
         for name, (size, payload) in headers.items()
     }
-    values |= {"mps": mps, "mrrs": MRRS_BYTES, "factor": f"{_ACK_FACTORS[kind]:g}", "owed": owed}
+    values |= {
+        "mps": mps,
+        "mrrs": MRRS_BYTES,
+        "factor": f"{_ACK_FACTORS[kind]:g}",
+        "owed": owed,
+    }
     values["fetched"] = round(owed + request * mps / MRRS_BYTES, 2)
-    return figures({**_DATA["formats"][section], "limit": _DATA["limits"][str(mps)]}, values)
+    return figures(
+        {**_DATA["formats"][section], "limit": _DATA["limits"][str(mps)]}, values
+    )
 
 
 PCIE_FORMATS: dict[str, Preset] = {

@@ -74,12 +74,17 @@ class Pace:
 def _fixed_cost(arch: str, name: str, pace: Pace) -> Figure:
     """Return the fixed cost of a slice step."""
     if name == "direct" and pace.direct_us:
-        return assumed(f"{round(pace.direct_us * 1000)}ns", f"as LL on {arch}", "12%")
+        return assumed(
+            f"{round(pace.direct_us * 1000)}ns", f"as LL on {arch}", "12%"
+        )
     if name in pace.fixed:
         own_us, source = pace.fixed[name]
         return calibrated(f"{round(own_us * 1000)}ns", source, *pace.rows)
     hopper = _DATA[name]["fixed"]
-    value, source = f"{round(hopper['us'] * pace.cost * 1000)}ns", expand_source(hopper, _SOURCES)
+    value, source = (
+        f"{round(hopper['us'] * pace.cost * 1000)}ns",
+        expand_source(hopper, _SOURCES),
+    )
     if pace.cost != 1:
         source += f"; x {pace.cost:g} on {arch}: {pace.why}"
         return assumed(value, source, hopper["elsewhere"])
@@ -108,15 +113,26 @@ def _protocol(arch: str, name: str, pace: Pace) -> Preset:
     nccl = explanation if name in pace.fifo else f"NCCL: {explanation}"
     flags = "no flags among the data" if expand == 1 else explanation
     measured = _MEASURED.get(arch, {})
-    parts = (_OF_ALL, _DATA[name]["figures"], measured.get("all", {}), measured.get(name, {}))
-    values = {key: item for part in parts for key, item in figures(part, _SOURCES).items()}
+    parts = (
+        _OF_ALL,
+        _DATA[name]["figures"],
+        measured.get("all", {}),
+        measured.get(name, {}),
+    )
+    values = {
+        key: item for part in parts for key, item in figures(part, _SOURCES).items()
+    }
     if name in pace.flight:
         own_us, source = pace.flight[name]
-        values["tail_fence"] = calibrated(f"{round(own_us * 1000)}ns", source, *pace.rows)
+        values["tail_fence"] = calibrated(
+            f"{round(own_us * 1000)}ns", source, *pace.rows
+        )
     return {
         "fixed": _fixed_cost(arch, name, pace),
         "throughput": _rates(arch, name, pace),
-        "expand": published(round(expand * 120), f"wire bytes per 120 bytes of data: {flags}"),
+        "expand": published(
+            round(expand * 120), f"wire bytes per 120 bytes of data: {flags}"
+        ),
         "buffer": published(buffer, nccl),
         "grain": published(f"{grain}B", "NCCL protocol grain"),
         **values,
@@ -137,10 +153,15 @@ def ideal_protocols() -> dict[str, Preset]:
         "round": free,
         "grid_start": free,
         "crowding": assumed(0.0, "an ideal host: no CTA is in another's way"),
-        "throughput": assumed({"default": "100 TB/s"}, "an ideal host: never the limit"),
+        "throughput": assumed(
+            {"default": "100 TB/s"}, "an ideal host: never the limit"
+        ),
         "tail_fence": free,
     }
-    return {name: {**preset, **ideal} for name, preset in protocols("host", Pace()).items()}
+    return {
+        name: {**preset, **ideal}
+        for name, preset in protocols("host", Pace()).items()
+    }
 
 
 CTA_SKEW: Figure = _CTA["cta_skew"]

@@ -40,7 +40,9 @@ class NcclEmitter:
         self.nccl = nccl or Communicators(fabric)
         self._recorded = recorded
 
-    def collective(self, site: Site, group: Sequence[int], call: CallWork) -> list[int]:
+    def collective(
+        self, site: Site, group: Sequence[int], call: CallWork
+    ) -> list[int]:
         """Append a collective of ranks of the job; return the task of each."""
         moved = CollectivePayload.from_recording(call)
         choice = _recorded_choice(call) if self._recorded else None

@@ -52,7 +52,9 @@ def overlap_notes(overlaps: Counter[str], where: str = "") -> list[str]:
     }
     words = "overlaps of calls of several communicators"
     return [
-        f"{words}: {overlaps[method]} {how}" for method, how in methods.items() if overlaps[method]
+        f"{words}: {overlaps[method]} {how}"
+        for method, how in methods.items()
+        if overlaps[method]
     ]
 
 
@@ -115,13 +117,17 @@ class JointTimes:
     emitter: Any = None
     run: Callable[[ScheduleRequest, RunOptions, str], Any] | None = None
     _islands: set[tuple[BundleStart, ...]] = field(default_factory=set)
-    _rates: dict[tuple[CallBundle, ...], tuple[int, ...]] = field(default_factory=dict)
+    _rates: dict[tuple[CallBundle, ...], tuple[int, ...]] = field(
+        default_factory=dict
+    )
     _rates_of: dict[tuple[Any, ...], Sequence[int]] = field(default_factory=dict)
     _nodes: dict[Any, frozenset[int]] = field(default_factory=dict)
 
     def isolated_ps(self, bundle: CallBundle) -> int:
         """Return the time of a bundle in isolation [ps]."""
-        if bundle.time_ps != ABSENT and not (self.is_whole and len(bundle.groups) > 1):
+        if bundle.time_ps != ABSENT and not (
+            self.is_whole and len(bundle.groups) > 1
+        ):
             return bundle.time_ps
         return self._alone_ps(bundle) + self._unlike_ps(bundle)
 
@@ -132,7 +138,9 @@ class JointTimes:
         """Return the known time of a call in isolation less that of its simulation here [ps]."""
         if bundle.time_ps == ABSENT:
             return 0
-        return bundle.time_ps - self._alone_ps(bundle._replace(groups=bundle.groups[:1]))
+        return bundle.time_ps - self._alone_ps(
+            bundle._replace(groups=bundle.groups[:1])
+        )
 
     def ends_ps(self, island: Sequence[BundleStart]) -> Sequence[int] | None:
         """Return the ends of an island's bundles [ps]; None if it is timed by rates."""
@@ -149,7 +157,9 @@ class JointTimes:
 
     def is_shared(self, one: CallBundle, other: CallBundle) -> bool:
         """Return True for bundles on a common node, or both with groups on several nodes."""
-        return not self._nodes_of(one.groups).isdisjoint(self._nodes_of(other.groups))
+        return not self._nodes_of(one.groups).isdisjoint(
+            self._nodes_of(other.groups)
+        )
 
     def _nodes_of(self, groups: tuple[tuple[int, ...], ...]) -> frozenset[int]:
         """Return the nodes of groups, and -1 if there is a group on several nodes."""
@@ -216,21 +226,33 @@ class JointTimes:
 
     def _question(self, *content: object) -> tuple[object, ...]:
         setup = self.setup
-        system = setup.identity, setup.nodes, setup.per_node, setup.env, str(setup.release)
+        system = (
+            setup.identity,
+            setup.nodes,
+            setup.per_node,
+            setup.env,
+            str(setup.release),
+        )
         return ("calls", *system, *content)
 
     def _ends(self, island: Sequence[BundleStart]) -> list[int]:
         """Return the last end of each bundle's ranks [ps]."""
-        question = self._question(*((start.offset_ps, *start.bundle[:2]) for start in island))
+        question = self._question(
+            *((start.offset_ps, *start.bundle[:2]) for start in island)
+        )
         return self.times.stored(question, partial(self._simulate, island))
 
     def _kernel_end(self, bundle: CallBundle, kernel_ps: int) -> int:
         """Return the end of a kernel on all SMs beside a bundle [ps]."""
         question = self._question("kernel", kernel_ps, *bundle[:2])
         start = (BundleStart(0, bundle),)
-        return self.times.stored(question, lambda: self._simulate(start, kernel_ps)[-1])
+        return self.times.stored(
+            question, lambda: self._simulate(start, kernel_ps)[-1]
+        )
 
-    def _simulate(self, island: Sequence[BundleStart], kernel_ps: int = 0) -> list[int]:
+    def _simulate(
+        self, island: Sequence[BundleStart], kernel_ps: int = 0
+    ) -> list[int]:
         """Simulate bundles, and a kernel on the first rank, whose end is then the last."""
         fabric = self.setup.known
         emitter = self.emitter or NcclEmitter(
@@ -241,10 +263,15 @@ class JointTimes:
         for number, (offset_ps, bundle) in enumerate(island):
             tails.append([])
             for place, ranks in enumerate(bundle.groups):
-                waits = [_delays(builder, rank, offset_ps, f"{number} {place}") for rank in ranks]
+                waits = [
+                    _delays(builder, rank, offset_ps, f"{number} {place}")
+                    for rank in ranks
+                ]
                 site = Site(builder, f"call {number} {place}", waits)
                 if isinstance(bundle.work, LaunchWork):
-                    rows = emitter.messages(site, ranks, bundle.work.messages, put=False)
+                    rows = emitter.messages(
+                        site, ranks, bundle.work.messages, put=False
+                    )
                     tails[-1] += [task for row in rows for task in row]
                 else:
                     tails[-1] += emitter.collective(site, ranks, bundle.work)
@@ -258,17 +285,23 @@ class JointTimes:
         )
         options = RunOptions(bins=2, histories=False, watch=self.watch)
         run = self.run or whole_of
-        ends = run(request, options, f"the overlap of {len(island)} calls").tasks.end_ps
+        ends = run(
+            request, options, f"the overlap of {len(island)} calls"
+        ).tasks.end_ps
         return [max(int(ends[task]) for task in tasks) for tasks in tails]
 
     def _sms(self, bundle: CallBundle) -> int:
         """Return the SMs of a bundle's GPUs."""
         fabric = self.setup.known
         name = fabric.ranks[bundle.groups[0][0]]
-        return next(n.endpoint.sms for n in fabric.nodes if n.name == name and n.endpoint)
+        return next(
+            n.endpoint.sms for n in fabric.nodes if n.name == name and n.endpoint
+        )
 
 
-def _delays(builder: ProgramBuilder, rank: int, offset_ps: int, name: str) -> tuple[int, ...]:
+def _delays(
+    builder: ProgramBuilder, rank: int, offset_ps: int, name: str
+) -> tuple[int, ...]:
     """Let a rank start later; return the tasks to wait for."""
     if not offset_ps:
         return ()

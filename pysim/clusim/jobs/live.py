@@ -114,7 +114,9 @@ class LiveClock(Player):
         self._open: dict[int, int] = {}
         self._present_ps = 0
 
-    def add(self, operation: PlayedOperation, before: Iterable[PlayedOperation]) -> None:
+    def add(
+        self, operation: PlayedOperation, before: Iterable[PlayedOperation]
+    ) -> None:
         """Add an operation with its predecessors."""
         at = operation.at
         self._operations[at] = operation
@@ -138,7 +140,9 @@ class LiveClock(Player):
         waiting = [operation.at for operation in operations]
         result = set(waiting)
         for at in waiting:
-            more = [other for other in self._wakes.get(at, ()) if other not in result]
+            more = [
+                other for other in self._wakes.get(at, ()) if other not in result
+            ]
             result.update(more)
             waiting += more
         return result
@@ -166,7 +170,9 @@ class LiveClock(Player):
         if operation.meeting is not None:
             self._join(at, operation.meeting)
         else:
-            self._run(at, operation.time_ps, self.needs.sms if operation.is_kernel else 0)
+            self._run(
+                at, operation.time_ps, self.needs.sms if operation.is_kernel else 0
+            )
 
     def _join(self, at: int, meeting: CallMeeting) -> None:
         """Start a call when its last rank is ready; later operations end with it."""
@@ -175,7 +181,9 @@ class LiveClock(Player):
             return
         if meeting.is_started:
             flying = (call for island in self._islands for call in island.flying)
-            call = next(call for call in flying if meeting.operations[0] in call.operations)
+            call = next(
+                call for call in flying if meeting.operations[0] in call.operations
+            )
             call.operations.append(at)
             self._enter(call, self.job.rank[at])
             return

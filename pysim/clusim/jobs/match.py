@@ -33,8 +33,12 @@ class Matcher:
 
     def _sources(self) -> dict[int, int]:
         works = ((at, self.job.work[at]) for at in self.kept)
-        eager = [at for at, work in works if isinstance(work, MessageWork) and work.eager]
-        sent = {self.ends(at): at for at in eager if self.job.work[at].kind == "send"}
+        eager = [
+            at for at, work in works if isinstance(work, MessageWork) and work.eager
+        ]
+        sent = {
+            self.ends(at): at for at in eager if self.job.work[at].kind == "send"
+        }
         received = (at for at in eager if self.job.work[at].kind == "recv")
         return {at: sent[self.ends(at)] for at in received if self.ends(at) in sent}
 
@@ -57,14 +61,27 @@ class Matcher:
         if joined is not None:
             return joined
         rows = [(number, at) for number, unit in enumerate(units) for at in unit]
-        return _by_key((self.ends(at) if self._is_met(at) else number, at) for number, at in rows)
+        return _by_key(
+            (self.ends(at) if self._is_met(at) else number, at)
+            for number, at in rows
+        )
 
     def _key(self, at: int) -> Hashable:
         job, work = self.job, self.job.work[at]
         if isinstance(work, CallWork):
             return "collective", job.group[at], job.number[at]
-        if isinstance(work, MessageWork) and job.launch[at] != ABSENT and not work.eager:
-            return "launch", job.rank[at], job.stream[at], job.group[at], job.launch[at]
+        if (
+            isinstance(work, MessageWork)
+            and job.launch[at] != ABSENT
+            and not work.eager
+        ):
+            return (
+                "launch",
+                job.rank[at],
+                job.stream[at],
+                job.group[at],
+                job.launch[at],
+            )
         return "operation", at
 
     def _is_met(self, at: int) -> bool:
@@ -74,7 +91,9 @@ class Matcher:
     def _join_launches(self, units: list[list[int]]) -> list[list[int]] | None:
         """Join launches that share messages; None if a rank would have two launches in one unit."""
         launches: LaunchGraph[int, int] = LaunchGraph()
-        for number, at in ((number, at) for number, unit in enumerate(units) for at in unit):
+        for number, at in (
+            (number, at) for number, unit in enumerate(units) for at in unit
+        ):
             if self._is_met(at):
                 launches.add(number, self.ends(at), at)
         result: list[list[int]] = []

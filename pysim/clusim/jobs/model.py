@@ -170,7 +170,9 @@ class JobGraph:
     where: list[str] = field(default_factory=list)
     start_ps: array[int] = field(default_factory=_numbers)
     duration_ps: array[int] = field(default_factory=_numbers)
-    _works: dict[Work, Work] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _works: dict[Work, Work] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __len__(self) -> int:
         """Return the number of operations."""
@@ -179,7 +181,9 @@ class JobGraph:
     def append(self, operation: RankOperation) -> None:
         """Append an operation."""
         work = self._works.setdefault(operation.work, operation.work)
-        for name, value in zip(RankOperation._fields, operation._replace(work=work), strict=True):
+        for name, value in zip(
+            RankOperation._fields, operation._replace(work=work), strict=True
+        ):
             getattr(self, name).append(value)
 
     def members(self, at: int) -> Group:

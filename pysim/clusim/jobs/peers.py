@@ -36,7 +36,12 @@ def split_of(ranks: Sequence[int], size: int) -> tuple[int, RankGroups]:
         for at, rank in enumerate(ranks)
     )
     block = apart * len(local)
-    if not regular or size % block or (len(local) > 1 and span > block) or local[0] != 0:
+    if (
+        not regular
+        or size % block
+        or (len(local) > 1 and span > block)
+        or local[0] != 0
+    ):
         raise InputError(
             f"groups of {len(ranks)} ranks at stride {stride} do not divide nodes of {size} GPUs evenly"
         )
@@ -52,7 +57,9 @@ def whole_groups(ranks: Sequence[int], num_ranks: int) -> RankGroups | None:
     """Return a group and its peer groups; None if they are not a regular grid of all ranks."""
     tiles = {tile(ranks, rank) for rank in range(num_ranks)}
     groups = tuple(sorted(group for group in tiles if group is not None))
-    complete = sorted(rank for group in groups for rank in group) == list(range(num_ranks))
+    complete = sorted(rank for group in groups for rank in group) == list(
+        range(num_ranks)
+    )
     return groups if complete else None
 
 
@@ -67,7 +74,9 @@ def groups_on(nodes: int, ranks: Sequence[int], size: int) -> RankGroups:
     machines, parts = split_of(ranks, size)
     span = min(machines, nodes)
     return tuple(
-        tuple(node * size + gpu for node in range(first, first + span) for gpu in part)
+        tuple(
+            node * size + gpu for node in range(first, first + span) for gpu in part
+        )
         for first in range(0, nodes - span + 1, span)
         for part in parts
     )

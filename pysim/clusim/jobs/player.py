@@ -128,7 +128,9 @@ class CallIsland:
 
     def absorb(self, other: CallIsland) -> None:
         """Add the calls of another island."""
-        self.calls = sorted((*other.calls, *self.calls), key=lambda call: call.start_ps)
+        self.calls = sorted(
+            (*other.calls, *self.calls), key=lambda call: call.start_ps
+        )
         for call in other.flying:
             call.island = self
         self.flying = [*other.flying, *self.flying]
@@ -205,12 +207,18 @@ class Player:
     _waits: list[int] = field(default_factory=list)
     _wakes: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     _events: list[tuple[int, int, bool]] = field(default_factory=list)
-    _kernels: dict[int, list[RunningKernel]] = field(default_factory=lambda: defaultdict(list))
+    _kernels: dict[int, list[RunningKernel]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     _islands: list[CallIsland] = field(default_factory=list)
-    _ends: list[tuple[int, bool, int, RunningCall | RunningKernel]] = field(default_factory=list)
+    _ends: list[tuple[int, bool, int, RunningCall | RunningKernel]] = field(
+        default_factory=list
+    )
     _changed: list[CallIsland] = field(default_factory=list)
     _unshared: set[int] = field(default_factory=set)
-    _calls_on: dict[int, list[RunningCall]] = field(default_factory=lambda: defaultdict(list))
+    _calls_on: dict[int, list[RunningCall]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
     def __post_init__(self) -> None:
         """Count the predecessors of every operation, and match its calls."""
@@ -219,7 +227,9 @@ class Player:
         counts = MatchCounts()
         self._call_of: dict[int, int] = {}
         self._members: dict[int, list[int]] = defaultdict(list)
-        for at, (rank, stream) in enumerate(zip(self.job.rank, self.job.stream, strict=True)):
+        for at, (rank, stream) in enumerate(
+            zip(self.job.rank, self.job.stream, strict=True)
+        ):
             before = dict.fromkeys(self.job.deps[at])
             if (rank, stream) in last:
                 before[last[rank, stream]] = None
@@ -235,7 +245,9 @@ class Player:
             self._waits.append(len(before))
             for other in before:
                 self._wakes[other].append(at)
-        self._missing = {number: len(members) for number, members in self._members.items()}
+        self._missing = {
+            number: len(members) for number, members in self._members.items()
+        }
 
     def play(self) -> int:
         """Play the job; return its end [ps].
@@ -253,7 +265,9 @@ class Player:
             pass
         if len(self.ends_ps) < len(self.job):
             at = next(at for at in range(len(self.job)) if at not in self.ends_ps)
-            raise self.job.failure(at, f"rank {self.job.rank[at]} waits for a call without end")
+            raise self.job.failure(
+                at, f"rank {self.job.rank[at]} waits for a call without end"
+            )
         return self.now_ps
 
     def advance(self) -> bool:
@@ -273,12 +287,15 @@ class Player:
         ends = self._ends
         while ends and ends[0][0] != ends[0][3].end_ps:
             heappop(ends)
-        return min((heap[0][0] for heap in (ends, self._events) if heap), default=None)
+        return min(
+            (heap[0][0] for heap in (ends, self._events) if heap), default=None
+        )
 
     def _expect(self, running: RunningCall | RunningKernel, operation: int) -> None:
         """Note the end of a call or kernel; earlier notes of other times are void."""
         heappush(
-            self._ends, (running.end_ps, isinstance(running, RunningKernel), operation, running)
+            self._ends,
+            (running.end_ps, isinstance(running, RunningKernel), operation, running),
         )
 
     def _end_running(self) -> None:
@@ -389,7 +406,9 @@ class Player:
         return [
             island
             for island in self._islands
-            if any(self.calls.is_shared(call.bundle, bundle) for call in island.flying)
+            if any(
+                self.calls.is_shared(call.bundle, bundle) for call in island.flying
+            )
         ]
 
     def _enter(self, call: RunningCall, rank: int) -> None:
@@ -398,7 +417,9 @@ class Player:
         if call not in self._calls_on[rank]:
             self._calls_on[rank].append(call)
 
-    def _join_equal(self, bundle: CallBundle, operations: Sequence[int]) -> RunningCall | None:
+    def _join_equal(
+        self, bundle: CallBundle, operations: Sequence[int]
+    ) -> RunningCall | None:
         """Add a bundle to an equal one that starts now; return its call."""
         for island in self._islands:
             for call in island.flying:
@@ -443,7 +464,10 @@ class Player:
     def _by_starts(self, island: CallIsland) -> bool:
         """Set the ends by one simulation of the island; return False if it is too large."""
         first_ps = island.calls[0].start_ps
-        starts = [BundleStart(call.start_ps - first_ps, call.bundle) for call in island.calls]
+        starts = [
+            BundleStart(call.start_ps - first_ps, call.bundle)
+            for call in island.calls
+        ]
         ends = self.calls.ends_ps(starts)
         if ends is None:
             return False

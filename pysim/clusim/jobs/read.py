@@ -17,7 +17,9 @@ from clusim.jobs.model import (
 def job_of(recording: Recording) -> JobGraph:
     """Return a recording as a job, with times from its first event; operations have the numbers of their events."""
     job = JobGraph(recording.name, recording.num_ranks, recording.groups)
-    origin_ps = min((e.start_ps for e in recording.events if e.start_ps != ABSENT), default=0)
+    origin_ps = min(
+        (e.start_ps for e in recording.events if e.start_ps != ABSENT), default=0
+    )
     for event in recording.events:
         job.append(
             RankOperation(
@@ -32,7 +34,9 @@ def job_of(recording: Recording) -> JobGraph:
                 launch=event.bunch,
                 label=event.name,
                 where=event.where,
-                start_ps=ABSENT if event.start_ps == ABSENT else event.start_ps - origin_ps,
+                start_ps=ABSENT
+                if event.start_ps == ABSENT
+                else event.start_ps - origin_ps,
                 duration_ps=event.duration_ps,
             )
         )
@@ -43,7 +47,12 @@ def _work_of(event: Event) -> Work:
     if event.kind == "compute":
         time_ps = max(0, event.duration_ps)
         return KernelWork(
-            time_ps, event.operator, event.flops, event.dtype, event.mem_bytes, event.sms
+            time_ps,
+            event.operator,
+            event.flops,
+            event.dtype,
+            event.mem_bytes,
+            event.sms,
         )
     if event.kind == "collective":
         return CallWork(
@@ -58,4 +67,6 @@ def _work_of(event: Event) -> Work:
         )
     if event.kind == "delay":
         return DelayWork(max(0, event.duration_ps))
-    return MessageWork(event.kind, event.bytes, event.eager, event.algorithm == "put")
+    return MessageWork(
+        event.kind, event.bytes, event.eager, event.algorithm == "put"
+    )

@@ -46,7 +46,12 @@ class Times:
     kept: SampleCache = field(default_factory=lambda: SampleCache(None))
     _known: dict[Hashable, Any] = field(default_factory=dict)
 
-    def find(self, question: Hashable, simulate: Callable[[], T], harness: Hashable = KERNEL) -> T:
+    def find(
+        self,
+        question: Hashable,
+        simulate: Callable[[], T],
+        harness: Hashable = KERNEL,
+    ) -> T:
         """Return the answer to a question, simulated on first use."""
         key = self.granularity, harness, question
         if key not in self._known:

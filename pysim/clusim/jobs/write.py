@@ -58,7 +58,11 @@ class Translation:
 
 
 def to_schedule(
-    job: JobGraph, emitter: NcclEmitter, *, gap: str | int = "logged", most: int | None = None
+    job: JobGraph,
+    emitter: NcclEmitter,
+    *,
+    gap: str | int = "logged",
+    most: int | None = None,
 ) -> Translation:
     """Write a job as a schedule.
 
@@ -82,7 +86,9 @@ def to_schedule(
 def precision_of(peaks: Mapping[str, float], dtype: str) -> str:
     """Return the precision of a data type on a GPU with these rates, or a substitute it has."""
     peak = DTYPES[dtype].peak if dtype in DTYPES else ""
-    return next((name for name in (peak, "bf16", "f16", "f32") if name in peaks), peak)
+    return next(
+        (name for name in (peak, "bf16", "f16", "f32") if name in peaks), peak
+    )
 
 
 class _Writer:
@@ -94,7 +100,9 @@ class _Writer:
         self.job, self.emitter, self.gap = job, emitter, gap
         self.notes: Counter[str] = Counter()
         self.endpoints = {node.name: node.endpoint for node in emitter.fabric.nodes}
-        self.builder = ProgramBuilder(emitter.fabric.num_ranks, f"replay of {job.name}")
+        self.builder = ProgramBuilder(
+            emitter.fabric.num_ranks, f"replay of {job.name}"
+        )
         self.prices: dict[int, Prices] = {}
         self.kept = self._checked_operations(most)
         self.matcher = Matcher(job, self.kept)
@@ -104,7 +112,9 @@ class _Writer:
         self.before = self._predecessors()
         self.tasks: list[tuple[int, ...]] = [()] * len(job)
         self.units = [WrittenUnit(unit) for unit in self.matcher.units()]
-        self.unit_of = {at: n for n, unit in enumerate(self.units) for at in unit.operations}
+        self.unit_of = {
+            at: n for n, unit in enumerate(self.units) for at in unit.operations
+        }
 
     def _checked_operations(self, most: int | None) -> list[int]:
         """Return the operations that are written, checked."""
@@ -112,7 +122,9 @@ class _Writer:
         result = []
         for at, rank in enumerate(job.rank):
             if not 0 <= rank < job.num_ranks:
-                raise job.failure(at, f"rank {rank}; the job has ranks 0..{job.num_ranks - 1}")
+                raise job.failure(
+                    at, f"rank {rank}; the job has ranks 0..{job.num_ranks - 1}"
+                )
             if most is not None and done[rank] >= most:
                 self.notes[f"events after {most} calls of their rank omitted"] += 1
                 continue
@@ -137,7 +149,9 @@ class _Writer:
                 unit = before if launch in launch_before else ()
                 before = launch_before.setdefault(launch, before)
             result[at] = tuple(
-                dict.fromkeys((*before, *(d for d in job.deps[at] if d in written_numbers)))
+                dict.fromkeys(
+                    (*before, *(d for d in job.deps[at] if d in written_numbers))
+                )
             )
             last[key] = (*unit, at)
         return result
@@ -148,7 +162,9 @@ class _Writer:
         wakes: list[list[int]] = [[] for _ in self.units]
         for number, unit in enumerate(self.units):
             for at in unit.operations:
-                waits[number] |= {self.unit_of[n] for n in self.before[at]} - {number}
+                waits[number] |= {self.unit_of[n] for n in self.before[at]} - {
+                    number
+                }
                 if at in self.source:
                     waits[number].add(self.unit_of[self.source[at]])
             for other in waits[number]:
@@ -165,7 +181,9 @@ class _Writer:
                 if not open_[other]:
                     ready.append(other)
         if len(order) < len(self.units):
-            raise self._deadlock(waits, {number for number, count in enumerate(open_) if count})
+            raise self._deadlock(
+                waits, {number for number, count in enumerate(open_) if count}
+            )
         return Translation(self.builder.build(), order, self.tasks, self.notes)
 
     def _deadlock(self, waits: list[set[int]], stuck: set[int]) -> InputError:
@@ -188,7 +206,8 @@ class _Writer:
             if self.unit_of[before] == other
         )
         places = (
-            f"{self._call_of_work(at)} ({self.job.where[at] or self.job.name})" for at in pairs
+            f"{self._call_of_work(at)} ({self.job.where[at] or self.job.name})"
+            for at in pairs
         )
         return f"rank {self.job.rank[pairs[0]]} has {' after '.join(places)}"
 
@@ -210,7 +229,9 @@ class _Writer:
         else:
             self._local(first, work)
         for at in unit.operations:
-            unit.tasks[at] = tuple(dict.fromkeys((*self.tasks[at], *self.arrived.get(at, ()))))
+            unit.tasks[at] = tuple(
+                dict.fromkeys((*self.tasks[at], *self.arrived.get(at, ())))
+            )
 
     def _place(self, at: int) -> int:
         return self.emitter.place[self.job.rank[at]]
@@ -223,7 +244,9 @@ class _Writer:
         after = (*self._after(at), *self.arrived[self.source[at]])
         stream = f"recv {self.job.stream[at]} {at}"
         self.tasks[at] = (
-            self.builder.marker(self._place(at), self._name(at), stream=stream, after=after),
+            self.builder.marker(
+                self._place(at), self._name(at), stream=stream, after=after
+            ),
         )
 
     def _after(self, at: int) -> tuple[int, ...]:
@@ -233,7 +256,11 @@ class _Writer:
         if pause <= 0:
             return tasks
         stream = f"pause {self.job.stream[at]} {at}"
-        return (self.builder.delay(self._place(at), pause, stream=stream, name="gap", after=tasks),)
+        return (
+            self.builder.delay(
+                self._place(at), pause, stream=stream, name="gap", after=tasks
+            ),
+        )
 
     def _pause(self, at: int) -> int:
         if isinstance(self.gap, int):
@@ -249,7 +276,9 @@ class _Writer:
         rank, after = self._place(at), self._after(at)
         stream, name = f"rank {self.job.stream[at]}", self._name(at)
         if isinstance(work, DelayWork):
-            task = self.builder.delay(rank, work.time_ps, stream=stream, name=name, after=after)
+            task = self.builder.delay(
+                rank, work.time_ps, stream=stream, name=name, after=after
+            )
         elif work.operator is not None or work.time_ps > 0:
             task = self.builder.kernel(
                 rank,
@@ -264,7 +293,9 @@ class _Writer:
             task = self.builder.kernel(
                 rank,
                 flops=work.flops,
-                precision=self._precision(rank, work.dtype) if work.flops > 0 else "",
+                precision=self._precision(rank, work.dtype)
+                if work.flops > 0
+                else "",
                 hbm_bytes=work.mem_bytes,
                 stream=stream,
                 name=name,
@@ -280,14 +311,20 @@ class _Writer:
         if work.operator is None or endpoint is None:
             return work.time_ps
         if rank not in self.prices:
-            same = (prices for prices in self.prices.values() if prices.endpoint == endpoint)
+            same = (
+                prices
+                for prices in self.prices.values()
+                if prices.endpoint == endpoint
+            )
             self.prices[rank] = next(same, None) or Prices(endpoint)
         return self.prices[rank].price(work.operator).time_ps
 
     def _precision(self, rank: int, dtype: str) -> str:
         """Return the precision of a data type on a rank's GPU, or a substitute it has."""
         endpoint = self.endpoints.get(self.emitter.fabric.ranks[rank])
-        return precision_of(endpoint.peak_flops if endpoint is not None else {}, dtype)
+        return precision_of(
+            endpoint.peak_flops if endpoint is not None else {}, dtype
+        )
 
     def _collective(self, unit: WrittenUnit, call: CallWork) -> None:
         first = unit.operations[0]
@@ -301,24 +338,30 @@ class _Writer:
                 self.tasks[at] = self._after(at)
             return
         if call.operation in ROOTED and call.root == ABSENT:
-            self.notes["roots are not recorded; taken as position 0 of the group"] += 1
+            self.notes[
+                "roots are not recorded; taken as position 0 of the group"
+            ] += 1
         elif call.operation in ROOTED and not 0 <= call.root < len(group.ranks):
             raise self.job.failure(
                 first,
                 f"root {call.root} of {call.operation}; group {group.name!r} has positions 0..{len(group.ranks) - 1}",
             )
         if unit.missing:
-            self.notes["ranks without a recording, assumed to be ready for their collectives"] += (
-                unit.missing
-            )
-        after = [self._after(of_rank[r]) if r in of_rank else () for r in group.ranks]
+            self.notes[
+                "ranks without a recording, assumed to be ready for their collectives"
+            ] += unit.missing
+        after = [
+            self._after(of_rank[r]) if r in of_rank else () for r in group.ranks
+        ]
         site = Site(self.builder, f"group {self.job.group[first]}", after)
         tasks = self.emitter.collective(site, group.ranks, call)
         for rank, task in zip(group.ranks, tasks, strict=True):
             if rank in of_rank:
                 self.tasks[of_rank[rank]] = (task,)
 
-    def _callers(self, unit: WrittenUnit, call: CallWork, group: Group) -> dict[int, int]:
+    def _callers(
+        self, unit: WrittenUnit, call: CallWork, group: Group
+    ) -> dict[int, int]:
         """Return the operation of each rank in a collective."""
         result: dict[int, int] = {}
         for at in unit.operations:
@@ -345,7 +388,9 @@ class _Writer:
         after: dict[int, tuple[int, ...]] = {}
         for at in unit.operations:
             rank = job.rank[at]
-            after[rank] = tuple(dict.fromkeys((*after.get(rank, ()), *self._after(at))))
+            after[rank] = tuple(
+                dict.fromkeys((*after.get(rank, ()), *self._after(at)))
+            )
         if not messages or len(ranks) < 2:
             for at in unit.operations:
                 self.tasks[at] = after[job.rank[at]]
@@ -362,7 +407,9 @@ class _Writer:
         if is_sent:
             self.arrived[first] = tasks[job.peer[first]]
 
-    def _transfers(self, unit: WrittenUnit, *, put: bool) -> list[tuple[int, int, int]]:
+    def _transfers(
+        self, unit: WrittenUnit, *, put: bool
+    ) -> list[tuple[int, int, int]]:
         """Return source, target and bytes of the messages of a unit."""
         sizes: dict[MessageEnds, list[int]] = {}
         for at in unit.operations:
@@ -372,11 +419,15 @@ class _Writer:
         # The receive of an eager message is another unit.
         lonely = sum(len(message_ends) < 2 for message_ends in sizes.values())
         if lonely and unit.operations[0] not in self.received:
-            self.notes["messages recorded at one end only: the other end is assumed ready"] += (
-                lonely
-            )
+            self.notes[
+                "messages recorded at one end only: the other end is assumed ready"
+            ] += lonely
         largest = {ends: max(message_ends) for ends, message_ends in sizes.items()}
-        return [(ends[1], ends[2], size) for ends, size in largest.items() if size > 0 or put]
+        return [
+            (ends[1], ends[2], size)
+            for ends, size in largest.items()
+            if size > 0 or put
+        ]
 
 
 def _no_program(group: Group, call: CallWork, name: str) -> str:

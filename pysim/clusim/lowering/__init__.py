@@ -8,7 +8,12 @@ counters, CTA costs, and the least number of bursts that buffers hold.
 from __future__ import annotations
 
 from clusim.lowering.api import Lowered, arriving_ps, lower
-from clusim.lowering.faults import Fault, describe_faults, known_at_start, plan_change
+from clusim.lowering.faults import (
+    Fault,
+    describe_faults,
+    known_at_start,
+    plan_change,
+)
 from clusim.lowering.faulttext import Broken, parse_faults
 from clusim.lowering.grain import QUICK, Grain
 

@@ -62,19 +62,28 @@ class Trees:
             node, vertex = waiting.popleft()
             low = len(self._rows)
             for number in hanging.get(node, ()):
-                vertex_of[number] = self._member(members[number][0], vertex, ups[number])
+                vertex_of[number] = self._member(
+                    members[number][0], vertex, ups[number]
+                )
             for child in below.get(node, ()):
                 path = [child]
-                while not hanging.get(path[-1]) and len(below.get(path[-1], ())) == 1:
+                while (
+                    not hanging.get(path[-1]) and len(below.get(path[-1], ())) == 1
+                ):
                     path.append(below[path[-1]][0])
                 wires = self._wires([*path[::-1], node], turn)
                 waiting.append((path[-1], self._vertex(path[-1], vertex, wires)))
-            self._rows[vertex]["child_lo"], self._rows[vertex]["child_hi"] = low, len(self._rows)
+            self._rows[vertex]["child_lo"], self._rows[vertex]["child_hi"] = (
+                low,
+                len(self._rows),
+            )
         return vertex_of
 
     def slots(self) -> int:
         """Return the least number of slots of any vertex so far."""
-        return min((row["slots"] for row in self._rows if row["unit"] != NONE), default=1)
+        return min(
+            (row["slots"] for row in self._rows if row["unit"] != NONE), default=1
+        )
 
     def rows(self, slots: int | None = None) -> Array:
         """Return the vertices; with `slots`, no vertex has fewer or more."""
@@ -104,7 +113,9 @@ class Trees:
         if parent != NONE:
             row["path_up"] = self._path(wires)
             reverse = self.arrays.wires["reverse"]
-            row["path_down"] = self._path([int(reverse[wire]) for wire in reversed(wires)])
+            row["path_down"] = self._path(
+                [int(reverse[wire]) for wire in reversed(wires)]
+            )
         self._rows.append(row)
         return row
 
@@ -136,7 +147,9 @@ class Trees:
         useful = (arrays.nodes["zone"] == NONE) & (arrays.nodes["unit"] != NONE)
         result: dict[int, dict[int, list[int]]] = {}
         for wire in np.flatnonzero(useful[src] & useful[dst]).tolist():
-            result.setdefault(int(src[wire]), {}).setdefault(int(dst[wire]), []).append(wire)
+            result.setdefault(int(src[wire]), {}).setdefault(
+                int(dst[wire]), []
+            ).append(wire)
         return result
 
     @remember_result
@@ -159,7 +172,9 @@ class Trees:
         maps = [self._reach_switches(leaf) for leaf in leaves]
         common = set(maps[0]).intersection(*maps[1:])
         if not common:
-            names = ", ".join(self.arrays.fabric.nodes[leaf].name for leaf in leaves[:4])
+            names = ", ".join(
+                self.arrays.fabric.nodes[leaf].name for leaf in leaves[:4]
+            )
             raise ScheduleError(
                 f"{self.arrays.fabric.name}: no switch with a reduction unit joins {names}; use ring or tree"
             )

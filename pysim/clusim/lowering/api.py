@@ -28,7 +28,13 @@ from clusim.lowering.buffers import (
     unblocked_bursts,
 )
 from clusim.lowering.controls import judge_queues
-from clusim.lowering.faults import Fault, dead_wires, lower_faults, without_wires, worn_wires
+from clusim.lowering.faults import (
+    Fault,
+    dead_wires,
+    lower_faults,
+    without_wires,
+    worn_wires,
+)
 from clusim.lowering.grain import (
     COARSE,
     FACTORS,
@@ -121,13 +127,17 @@ def lower(
         wires=wires,
         schedules=arrays.schedules,
         units=roomy_units(arrays, packets),
-        **judge_queues(fabric, wires, links.connection_arrays(cut.packets, cut.bursts)),
+        **judge_queues(
+            fabric, wires, links.connection_arrays(cut.packets, cut.bursts)
+        ),
         **programs.program_arrays(),
         faults=lower_faults(arrays, faults_list),
     )
     single = [item._replace(burst=1) for item in packets]
     exact = (
-        wires if single == packets else roomy_wires(arrays, worn_wires(arrays, faults_list), single)
+        wires
+        if single == packets
+        else roomy_wires(arrays, worn_wires(arrays, faults_list), single)
     )
     return Lowered(
         image,
@@ -138,7 +148,9 @@ def lower(
     )
 
 
-def _least_ps(image: Image, nominal: Array, traffic: Sequence[CarriedTraffic]) -> int:
+def _least_ps(
+    image: Image, nominal: Array, traffic: Sequence[CarriedTraffic]
+) -> int:
     """Return a lower bound of any run [ps]: bytes of each endpoint over all its wires."""
     conns = image.conns
     moves = (conns["kind"] == ConnKind.WRITE) | (conns["kind"] == ConnKind.READ)
@@ -147,16 +159,24 @@ def _least_ps(image: Image, nominal: Array, traffic: Sequence[CarriedTraffic]) -
     return arriving_ps(image, nominal, conns["dst"][moves], carried[moves])
 
 
-def arriving_ps(image: Image, nominal: Array, endpoint: Array, size_bytes: Array) -> int:
+def arriving_ps(
+    image: Image, nominal: Array, endpoint: Array, size_bytes: Array
+) -> int:
     """Return the least busy time of the wires into endpoints [ps]."""
     count = len(image.endpoints)
     come = np.bincount(endpoint, size_bytes, count)
-    rates = np.bincount(nominal["dst"], nominal["rate_num"] / nominal["rate_den"], len(image.nodes))
+    rates = np.bincount(
+        nominal["dst"], nominal["rate_num"] / nominal["rate_den"], len(image.nodes)
+    )
     rate = rates[image.endpoints["node"]]
-    return int(np.divide(come, rate, out=np.zeros(count), where=rate > 0).max(initial=0.0))
+    return int(
+        np.divide(come, rate, out=np.zeros(count), where=rate > 0).max(initial=0.0)
+    )
 
 
-def _check_alive(arrays: FabricArrays, schedule: Schedule, dead: Sequence[int]) -> None:
+def _check_alive(
+    arrays: FabricArrays, schedule: Schedule, dead: Sequence[int]
+) -> None:
     """Reject a schedule that uses a rank with all links down from the start."""
     if not dead:
         return
@@ -196,7 +216,10 @@ class _Cut:
             for leg, burst, item in rows
             if item.wire_bytes
         }
-        return sorted(kinds, key=lambda item: (item.packet_bytes, item.burst, sorted(item.forms)))
+        return sorted(
+            kinds,
+            key=lambda item: (item.packet_bytes, item.burst, sorted(item.forms)),
+        )
 
     def grain(self, requested: str, buffer_growth: float) -> Grain:
         """Return the granularity of the run."""
@@ -207,7 +230,10 @@ class _Cut:
             max((item.burst for item in used), default=1),
             (min(sizes), max(sizes)),
             sum(self.hops),
-            sum(-(-count // burst) for count, burst in zip(self.hops, self.bursts, strict=True)),
+            sum(
+                -(-count // burst)
+                for count, burst in zip(self.hops, self.bursts, strict=True)
+            ),
             self.least_hops,
             buffer_growth,
         )
@@ -224,7 +250,9 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
         return cut
     # A named rule is for connections with payload only.
     is_size = isinstance(word, int)
-    moving = [number for number, item in enumerate(traffic) if is_size or item.slices]
+    moving = [
+        number for number, item in enumerate(traffic) if is_size or item.slices
+    ]
 
     crowded = _find_crowded(links, moving)
 
@@ -239,8 +267,12 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
             if isinstance(word, int):
                 limit = max(1, word // leg.packet_bytes)
             else:
-                limit = _largest(traffic[number], leg, SLICE_SHARE // _factor(leg, word, factor))
-            result.append(min(limit, *filter(None, (of_leg[code], most_of_leg[code])), limit))
+                limit = _largest(
+                    traffic[number], leg, SLICE_SHARE // _factor(leg, word, factor)
+                )
+            result.append(
+                min(limit, *filter(None, (of_leg[code], most_of_leg[code])), limit)
+            )
         return result
 
     moving_hops = [hops[number] for number in moving]
@@ -255,13 +287,16 @@ def _cut(links: LinkLowering, granularity: str | int) -> _Cut:
         # Long runs are in complete slices with both.
         step = str(word).replace(COARSE, STEP)
         long = _is_in_slices(step, burst_hops)
-        if long and bursts == automatic(moving_hops, partial(limits, word=step), step):
+        if long and bursts == automatic(
+            moving_hops, partial(limits, word=step), step
+        ):
             cut.word = step
     for number, burst in zip(moving, bursts, strict=True):
         cut.bursts[number] = burst
     if not is_size:
         cut.least_hops = sum(
-            -(-count // limit) for count, limit in zip(moving_hops, limits(1), strict=True)
+            -(-count // limit)
+            for count, limit in zip(moving_hops, limits(1), strict=True)
         )
     return cut
 
@@ -276,7 +311,9 @@ def _find_crowded(links: LinkLowering, moving: Sequence[int]) -> frozenset[int]:
     """Return the endpoints of `crowded_senders` among connections with payload."""
     conns = [links.schedule.connections[links.owner[number]] for number in moving]
     ends = ((item.src, item.dst) for item in conns)
-    return crowded_senders(zip((links.leg_of[number] for number in moving), ends, strict=True))
+    return crowded_senders(
+        zip((links.leg_of[number] for number in moving), ends, strict=True)
+    )
 
 
 def _limit_bursts(

@@ -47,11 +47,17 @@ def burst_bytes(
     flit, payload = int(form["flit_bytes"]), packet_bytes * burst
     largest = 0
     for kind in kinds:
-        header, piece = int(form["header_bytes"][kind]), int(form["limit_bytes"][kind])
+        header, piece = (
+            int(form["header_bytes"][kind]),
+            int(form["limit_bytes"][kind]),
+        )
         piece = min(packet_bytes, piece)
         full, remainder = divmod(payload, piece)
         size = full * -(-(header + piece) // flit) * flit
-        largest = max(largest, size + (-(-(header + remainder) // flit) * flit if remainder else 0))
+        largest = max(
+            largest,
+            size + (-(-(header + remainder) // flit) * flit if remainder else 0),
+        )
     return largest
 
 
@@ -60,7 +66,9 @@ def shared_formats(arrays: FabricArrays, legs: Iterable[Leg]) -> frozenset[int]:
     reading: set[int] = set()
     writing: set[int] = set()
     for leg in legs:
-        if arrays.fabric.window_bytes and (leg.kind == ConnKind.READ or leg.stage != NONE):
+        if arrays.fabric.window_bytes and (
+            leg.kind == ConnKind.READ or leg.stage != NONE
+        ):
             reading |= leg.forms
         if leg.kind == ConnKind.WRITE:
             writing |= leg.forms
@@ -87,7 +95,8 @@ def largest_bursts(
         key = leg.packet_bytes, leg.forms
         if key not in sizes:
             fits = [
-                room[index] // (share * burst_bytes(arrays.formats[index], leg.packet_bytes, 1))
+                room[index]
+                // (share * burst_bytes(arrays.formats[index], leg.packet_bytes, 1))
                 for index in leg.forms & room.keys()
             ]
             sizes[key] = 1 << (max(1, min(fits)).bit_length() - 1) if fits else None
@@ -110,7 +119,9 @@ def crowded_senders(legs: Iterable[tuple[Leg, tuple[int, int]]]) -> frozenset[in
     for leg, ranks in legs:
         if leg.via_first != NONE:
             pairs[leg.src].add(ranks)
-    return frozenset(src for src, receivers in pairs.items() if len(receivers) > MOST_PAIRS)
+    return frozenset(
+        src for src, receivers in pairs.items() if len(receivers) > MOST_PAIRS
+    )
 
 
 def unblocked_bursts(
@@ -126,19 +137,34 @@ def unblocked_bursts(
     limits: dict[tuple[int, frozenset[int], bool], int | None] = {}
     result = []
     for leg in legs:
-        key = leg.packet_bytes, leg.forms, leg.src in senders and leg.via_first != NONE
+        key = (
+            leg.packet_bytes,
+            leg.forms,
+            leg.src in senders and leg.via_first != NONE,
+        )
         if key not in limits:
-            limits[key] = unblocked_burst(arrays, leg.forms, leg.packet_bytes, buffers=key[2])
+            limits[key] = unblocked_burst(
+                arrays, leg.forms, leg.packet_bytes, buffers=key[2]
+            )
         result.append(limits[key])
     return result
 
 
 def unblocked_burst(
-    arrays: FabricArrays, forms: Iterable[int], packet_bytes: int, *, buffers: bool = False
+    arrays: FabricArrays,
+    forms: Iterable[int],
+    packet_bytes: int,
+    *,
+    buffers: bool = False,
 ) -> int | None:
     """Return the most packets per burst by the least thresholds, and buffers, of the wires of formats."""
     burst_limits = []
-    names = ("xoff_bytes", "ecn_min_bytes", "queue_bytes", *(("buffer_bytes",) if buffers else ()))
+    names = (
+        "xoff_bytes",
+        "ecn_min_bytes",
+        "queue_bytes",
+        *(("buffer_bytes",) if buffers else ()),
+    )
     for index in forms:
         wires = arrays.wires[arrays.wires["format"] == index]
         single = burst_bytes(arrays.formats[index], packet_bytes)
@@ -168,13 +194,18 @@ def roomy_wires(
     for index, form in enumerate(arrays.formats):
         crossing = [item for item in packets if index in item.forms]
         sizes = [
-            (item.burst, burst_bytes(form, item.packet_bytes, item.burst)) for item in crossing
+            (item.burst, burst_bytes(form, item.packet_bytes, item.burst))
+            for item in crossing
         ]
         fitting = SHARED_BURSTS if index in shared else BURSTS_PER_BUFFER
-        min_buffer = max((least_buffer(burst, size, fitting) for burst, size in sizes), default=0)
+        min_buffer = max(
+            (least_buffer(burst, size, fitting) for burst, size in sizes), default=0
+        )
         coarse = max((size for burst, size in sizes if burst > 1), default=0)
         of_format = wires["format"] == index
-        _hit_bursts(wires, of_format, max((item.burst for item in crossing), default=1))
+        _hit_bursts(
+            wires, of_format, max((item.burst for item in crossing), default=1)
+        )
         pausing = of_format & (wires["xoff_bytes"] > 0)
         plain = of_format & ~pausing
         wires["buffer_bytes"][plain] = np.maximum(
@@ -184,7 +215,9 @@ def roomy_wires(
         if coarse:
             dropping = np.flatnonzero(of_format & (wires["queue_bytes"] > 0))
             min_slots = np.uint64(BURSTS_PER_BUFFER * coarse)
-            wires["queue_bytes"][dropping] = np.maximum(wires["queue_bytes"][dropping], min_slots)
+            wires["queue_bytes"][dropping] = np.maximum(
+                wires["queue_bytes"][dropping], min_slots
+            )
             marking = np.flatnonzero(of_format & (wires["ecn_max_bytes"] > 0))
             low = wires["ecn_min_bytes"][marking]
             grown = np.maximum(low, np.uint64(MARK_BURSTS * coarse)) - low
@@ -195,7 +228,11 @@ def roomy_wires(
 
 def growth(wires: Array, before: Array) -> float:
     """Return the largest growth factor of a receive buffer of `wires`, at least 1."""
-    return float((wires["buffer_bytes"] / np.maximum(1, before["buffer_bytes"])).max(initial=1.0))
+    return float(
+        (wires["buffer_bytes"] / np.maximum(1, before["buffer_bytes"])).max(
+            initial=1.0
+        )
+    )
 
 
 def _hit_bursts(wires: Array, chosen: Array, burst: int) -> None:
@@ -221,6 +258,10 @@ def _grow_pausing(wires: Array, rows: Array, min_buffer: int, coarse: int) -> No
 def roomy_units(arrays: FabricArrays, packets: Iterable[Packets]) -> Array:
     """Return the reduction units with capacity for enough of the largest bursts."""
     units = arrays.units.copy()
-    rooms = (least_buffer(item.burst, item.packet_bytes * item.burst) for item in packets)
-    units["capacity_bytes"] = np.maximum(units["capacity_bytes"], np.uint64(max(rooms, default=0)))
+    rooms = (
+        least_buffer(item.burst, item.packet_bytes * item.burst) for item in packets
+    )
+    units["capacity_bytes"] = np.maximum(
+        units["capacity_bytes"], np.uint64(max(rooms, default=0))
+    )
     return units

@@ -64,30 +64,47 @@ class ControlTable:
 
     def tables(self) -> dict[str, Any]:
         """Return ``controls`` and ``senders`` of an image."""
-        rows: Array = np.array([row for row, _ in self._rows], empty("controls").dtype)
+        rows: Array = np.array(
+            [row for row, _ in self._rows], empty("controls").dtype
+        )
         names = rows.dtype.names or ()
         senders = tuple(
-            None if sender is None else BoundSender(sender, tuple(zip(names, row, strict=True)))
+            None
+            if sender is None
+            else BoundSender(sender, tuple(zip(names, row, strict=True)))
             for row, sender in self._rows
         )
         return {"controls": rows, "senders": senders if any(senders) else ()}
 
 
-def judge_queues(fabric: Fabric, wires: Array, tables: dict[str, Any]) -> dict[str, Any]:
+def judge_queues(
+    fabric: Fabric, wires: Array, tables: dict[str, Any]
+) -> dict[str, Any]:
     """Set the policies of the queues of switches on `wires`; return ``controls`` and ``senders`` with their rows."""
-    chosen = {link.queue_policy: 0 for link in fabric.links if link.queue_policy is not None}
+    chosen = {
+        link.queue_policy: 0
+        for link in fabric.links
+        if link.queue_policy is not None
+    }
     if not chosen:
         return tables
     controls = tables["controls"]
     senders = tables["senders"] or (None,) * len(controls)
     names = controls.dtype.names or ()
     for sender in chosen:
-        row = tuple(int(name == "sender") * find_policy(sender.name).mode or 1 for name in names)
+        row = tuple(
+            int(name == "sender") * find_policy(sender.name).mode or 1
+            for name in names
+        )
         controls = np.append(controls, np.array([row], controls.dtype))
-        senders = (*senders, BoundSender(sender, tuple(zip(names, row, strict=True))))
+        senders = (
+            *senders,
+            BoundSender(sender, tuple(zip(names, row, strict=True))),
+        )
         chosen[sender] = len(controls)
     numbers = [
-        chosen.get(link.queue_policy, 0) if link.queue_policy else 0 for link in fabric.links
+        chosen.get(link.queue_policy, 0) if link.queue_policy else 0
+        for link in fabric.links
     ]
     times = [2 * link.count for link in fabric.links]
     switches = np.array([node.kind == "switch" for node in fabric.nodes], bool)
@@ -98,7 +115,11 @@ def judge_queues(fabric: Fabric, wires: Array, tables: dict[str, Any]) -> dict[s
 
 def _with_queues(fabric: Fabric, policy: Sender | None) -> Fabric:
     """Return the topology with a policy of the queues of all switches between nodes, or none."""
-    network = {node.name for node in fabric.nodes if node.kind == "switch" and node.zone == NETWORK}
+    network = {
+        node.name
+        for node in fabric.nodes
+        if node.kind == "switch" and node.zone == NETWORK
+    }
     links = tuple(
         replace(link, queue_policy=policy) if {link.a, link.b} & network else link
         for link in fabric.links
@@ -128,19 +149,27 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
             cache[text] = _with_queues(fabric, sender)
             return cache[text]
         if not any(node.nic is not None for node in fabric.nodes):
-            raise InputError(f"policy {text}: {fabric.name} lacks NICs, which have senders")
+            raise InputError(
+                f"policy {text}: {fabric.name} lacks NICs, which have senders"
+            )
         nodes = tuple(
-            node if node.nic is None else replace(node, nic=_with_sender(node.nic, sender))
+            node
+            if node.nic is None
+            else replace(node, nic=_with_sender(node.nic, sender))
             for node in fabric.nodes
         )
         # A changed system of a run has the run's policy already.
-        cache[text] = fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
+        cache[text] = (
+            fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
+        )
     return cache[text]
 
 
 def policy_notes(text: str, image: Image) -> tuple[str, ...]:
     """Return the notes on the sender policies of an image, or on a policy (as of `with_policy`) without flows."""
-    names = sorted({bound.sender.name for bound in image.senders if bound is not None})
+    names = sorted(
+        {bound.sender.name for bound in image.senders if bound is not None}
+    )
     if names:
         notes = [f"sender policy: {', '.join(names)}"]
         if idle := [name for name in names if not _may_choose(image, name)]:
@@ -156,13 +185,23 @@ def _may_choose(image: Image, name: str) -> bool:
     """False if a policy chooses paths, and all its flows are on others."""
     if not find_policy(name).chooses_path:
         return True
-    rows = [row for row, bound in enumerate(image.senders) if bound and bound.sender.name == name]
+    rows = [
+        row
+        for row, bound in enumerate(image.senders)
+        if bound and bound.sender.name == name
+    ]
     conns, sources = image.conns, image.sources
-    by_hash = (conns["policy"] == Policy.PINNED) & (conns["path"] == NONE) & (conns["split"] == 0)
+    by_hash = (
+        (conns["policy"] == Policy.PINNED)
+        & (conns["path"] == NONE)
+        & (conns["split"] == 0)
+    )
     chosen = np.isin(conns["control"], rows) & by_hash
     return bool(
         chosen.any()
-        or (np.isin(sources["control"], rows) & (sources["policy"] == Policy.PINNED)).any()
+        or (
+            np.isin(sources["control"], rows) & (sources["policy"] == Policy.PINNED)
+        ).any()
     )
 
 
@@ -170,4 +209,6 @@ def _with_sender(nic: NicTraits, sender: Sender | None) -> NicTraits:
     """Return a NIC with a sender policy, or without rate control."""
     if sender is None:
         return replace(nic, rate_control=None)
-    return replace(nic, rate_control=replace(nic.rate_control or RateControl(), sender=sender))
+    return replace(
+        nic, rate_control=replace(nic.rate_control or RateControl(), sender=sender)
+    )

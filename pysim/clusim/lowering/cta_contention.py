@@ -30,7 +30,10 @@ CROWD_ONE = 1024
 def start_order(schedule: Schedule) -> list[int]:
     """Return, per instance, the number of CTAs of its kernel that start earlier."""
     used = _channels(schedule.instances)
-    order = {task: {c: i for i, c in enumerate(sorted(ctas))} for task, ctas in used.items()}
+    order = {
+        task: {c: i for i, c in enumerate(sorted(ctas))}
+        for task, ctas in used.items()
+    }
     return [order[item.task][item.channel] for item in schedule.instances]
 
 
@@ -73,12 +76,18 @@ def crowd_1024(protocol: Protocol, ctas: int, memory_Bps: float) -> int:
 def stores_bytes(schedule: Schedule, item: Instance) -> bool:
     """Return True if a program of LL stores data in its user's buffer byte by byte."""
     call = schedule.tasks[item.task].call
-    if item.protocol != "ll" or call == ABSENT or schedule.calls[call].operation in REDUCING:
+    if (
+        item.protocol != "ll"
+        or call == ABSENT
+        or schedule.calls[call].operation in REDUCING
+    ):
         return False
     return any(prim.op != "send" for prim in schedule.templates[item.template].prims)
 
 
-def rounds_1024(protocol: Protocol, chunk_bytes: int, *, by_bytes: bool = False) -> int:
+def rounds_1024(
+    protocol: Protocol, chunk_bytes: int, *, by_bytes: bool = False
+) -> int:
     """Return the cost of a byte of a chunk of several rounds of threads, in 1/1024 of a first round's.
 
     The fixed cost of a slice is added to every round, and is part of `round`.

@@ -67,12 +67,18 @@ class NicTransfers:
         self._rate: dict[Place, float] = {}
         self._lines: dict[int, float] = {}
         for item in schedule.instances if links else ():
-            far = [number for number in item.connections if number in links and item.shared]
+            far = [
+                number
+                for number in item.connections
+                if number in links and item.shared
+            ]
             places = set()
             for number in far:
                 link, call = links[number], schedule.tasks[item.task].call
                 receives = schedule.connections[number].dst == item.rank
-                endpoint = leg_of[link.second].dst if receives else link.proxy.endpoint
+                endpoint = (
+                    leg_of[link.second].dst if receives else link.proxy.endpoint
+                )
                 places.add((call, endpoint))
                 if (call, endpoint) not in self._rate:
                     self._rate[call, endpoint] = self._line(leg_of[link.second])
@@ -85,9 +91,14 @@ class NicTransfers:
         if leg.line_wire not in self._lines:
             wires, line = self._arrays.wires, self._arrays.wire_class[leg.line_wire]
             ports = np.flatnonzero(wires["src"] == wires["src"][leg.line_wire])
-            same = [port for port in ports.tolist() if self._arrays.wire_class[port] == line]
+            same = [
+                port
+                for port in ports.tolist()
+                if self._arrays.wire_class[port] == line
+            ]
             self._lines[leg.line_wire] = sum(
-                int(wires["rate_num"][port]) / int(wires["rate_den"][port]) for port in same
+                int(wires["rate_num"][port]) / int(wires["rate_den"][port])
+                for port in same
             )
         return self._lines[leg.line_wire]
 
@@ -95,10 +106,15 @@ class NicTransfers:
         """Return the programs of a call with messages over the link of an endpoint."""
         return self._programs[call, endpoint]
 
-    def message_ps(self, call: int, endpoint: int, path: tuple[int, ...], size_bytes: int) -> float:
+    def message_ps(
+        self, call: int, endpoint: int, path: tuple[int, ...], size_bytes: int
+    ) -> float:
         """Return the transfer of a message over the first wire of an endpoint's way to its host memory [ps]."""
         if not path or self._arrays.wire_class[path[0]] != "pcie":
             return 0.0
-        wire, line = self._arrays.wires[path[0]], self._rate.get((call, endpoint), 0.0)
+        wire, line = (
+            self._arrays.wires[path[0]],
+            self._rate.get((call, endpoint), 0.0),
+        )
         link = int(wire["rate_num"]) / int(wire["rate_den"])
         return size_bytes / min(link, line) if line >= NEARLY * link else 0.0

@@ -57,21 +57,37 @@ def lower_faults(arrays: FabricArrays, faults: Iterable[Fault]) -> Array:
     """Return the fault rows, in order of time."""
     rows = []
     for fault in sorted(faults, key=lambda item: item.time_ps):
-        if fault.factor < 0 or fault.time_ps < 0 or (fault.wire is None) == (fault.rank is None):
-            raise InputError(f"{fault}: needs a wire or a rank, a time >= 0 and a factor >= 0")
+        if (
+            fault.factor < 0
+            or fault.time_ps < 0
+            or (fault.wire is None) == (fault.rank is None)
+        ):
+            raise InputError(
+                f"{fault}: needs a wire or a rank, a time >= 0 and a factor >= 0"
+            )
         if fault.rank is not None:
             arrays.node_of(fault.rank)
             slow = max(1, round(1024 * Fraction(fault.factor)))
             rows.append(
-                (fault.time_ps, slow, 1, FaultKind.SLOW, int(arrays.rank_endpoint[fault.rank]))
+                (
+                    fault.time_ps,
+                    slow,
+                    1,
+                    FaultKind.SLOW,
+                    int(arrays.rank_endpoint[fault.rank]),
+                )
             )
             continue
         wire = _wire(arrays, fault.wire)
         if fault.bit_errors:
             continue
         row = arrays.wires[wire]
-        rate = Fraction(fault.factor) * Fraction(int(row["rate_num"]), int(row["rate_den"]))
-        rows.append((fault.time_ps, rate.numerator, rate.denominator, FaultKind.RATE, wire))
+        rate = Fraction(fault.factor) * Fraction(
+            int(row["rate_num"]), int(row["rate_den"])
+        )
+        rows.append(
+            (fault.time_ps, rate.numerator, rate.denominator, FaultKind.RATE, wire)
+        )
     return np.array(rows, empty("faults").dtype)
 
 
@@ -83,7 +99,9 @@ def dead_wires(arrays: FabricArrays, faults: Iterable[Fault]) -> list[int]:
             wire = _wire(arrays, fault.wire)
             starts = fault.time_ps == 0 and fault.factor == 0
             if starts or wire in down:
-                down[wire] = starts and down.get(wire, True) if fault.time_ps == 0 else False
+                down[wire] = (
+                    starts and down.get(wire, True) if fault.time_ps == 0 else False
+                )
     return sorted(wire for wire, stays in down.items() if stays)
 
 
@@ -112,7 +130,9 @@ def worn_wires(arrays: FabricArrays, faults: Iterable[Fault]) -> Array:
         limit = min((value for value in form.limit_bytes), default=largest_payload)
         bits = 8 * (max(form.header_bytes) + min(largest_payload, limit))
         hit = -np.expm1(bits * np.log1p(-min(fault.bit_errors, 0.999999)))
-        wires["error_threshold"][wire] = min(max(1, round(float(hit) * 2**32)), 2**32 - 1)
+        wires["error_threshold"][wire] = min(
+            max(1, round(float(hit) * 2**32)), 2**32 - 1
+        )
         if not wires["replay_ps"][wire]:
             wires["replay_ps"][wire] = REPLAY_PS + 2 * int(wires["latency_ps"][wire])
     return wires
@@ -127,7 +147,9 @@ def known_at_start(arrays: FabricArrays, faults: Iterable[Fault]) -> Fabric:
     ends = np.cumsum([2 * link.count for link in fabric.links])
     gone: dict[int, set[int]] = {}
     for wire in dead:
-        gone.setdefault(int(np.searchsorted(ends, wire, side="right")), set()).add(wire // 2)
+        gone.setdefault(int(np.searchsorted(ends, wire, side="right")), set()).add(
+            wire // 2
+        )
     links = tuple(
         replace(link, count=link.count - len(gone.get(index, ())))
         for index, link in enumerate(fabric.links)
@@ -135,9 +157,12 @@ def known_at_start(arrays: FabricArrays, faults: Iterable[Fault]) -> Fabric:
     )
     names = set(fabric.ranks)
     direct = any(
-        fabric.links[index].a in names and fabric.links[index].b in names for index in gone
+        fabric.links[index].a in names and fabric.links[index].b in names
+        for index in gone
     )
-    return replace(fabric, links=links, ring_orders=None if direct else fabric.ring_orders)
+    return replace(
+        fabric, links=links, ring_orders=None if direct else fabric.ring_orders
+    )
 
 
 def on_redirected(fabric: Fabric, faults: Sequence[Fault]) -> Sequence[Fault]:
@@ -145,7 +170,9 @@ def on_redirected(fabric: Fabric, faults: Sequence[Fault]) -> Sequence[Fault]:
     if not fabric.acs:
         return faults
     arrays, replaced = arrays_of(fabric), downward_wires(fabric)
-    wires = [None if item.wire is None else _wire(arrays, item.wire) for item in faults]
+    wires = [
+        None if item.wire is None else _wire(arrays, item.wire) for item in faults
+    ]
     return [
         replace(item, wire=wire if wire is None else replaced.get(wire, wire))
         for item, wire in zip(faults, wires, strict=True)
@@ -167,7 +194,9 @@ def describe_faults(
         groups.setdefault(
             fault.text or f"fault of {fault.wire or f'rank {fault.rank}'}", []
         ).append(fault)
-    return tuple(f"{text}: {_effect(arrays, changes)}" for text, changes in groups.items())
+    return tuple(
+        f"{text}: {_effect(arrays, changes)}" for text, changes in groups.items()
+    )
 
 
 def _effect(arrays: FabricArrays, faults: Sequence[Fault]) -> str:
@@ -216,7 +245,9 @@ def plan_change(healthy: Sequence[FaultedWay], planned: Sequence[FaultedWay]) ->
     """Return a message on the changes of plans by the faults known at the start."""
     head = "planned without the links that are down at time 0:"
     pairs = list(zip(healthy, planned, strict=True))
-    changed = [changes for before, after in pairs if (changes := _changes(before, after))]
+    changed = [
+        changes for before, after in pairs if (changes := _changes(before, after))
+    ]
     if not changed:
         same = f"{len(planned)} collectives"
         if len(planned) == 1:
@@ -224,9 +255,7 @@ def plan_change(healthy: Sequence[FaultedWay], planned: Sequence[FaultedWay]) ->
         return f"{head} {same}, as without faults"
     if len(pairs) == 1:
         return f"{head} {changed[0]}"
-    return (
-        f"{head} {len(changed)} of {len(pairs)} collectives otherwise, the first with {changed[0]}"
-    )
+    return f"{head} {len(changed)} of {len(pairs)} collectives otherwise, the first with {changed[0]}"
 
 
 def _changes(before: FaultedWay, after: FaultedWay) -> str:

@@ -97,7 +97,9 @@ class _Span:
 
     def covers(self, time_ps: int) -> bool:
         """Return True if the span includes a time."""
-        return self.start_ps <= time_ps and (self.end_ps is None or time_ps < self.end_ps)
+        return self.start_ps <= time_ps and (
+            self.end_ps is None or time_ps < self.end_ps
+        )
 
 
 def parse_faults(fabric: Fabric, texts: Iterable[str]) -> list[Fault]:
@@ -118,7 +120,13 @@ def _parse_faults(arrays: FabricArrays, texts: Iterable[str]) -> list[Fault]:
 def _changes(spans: Sequence[_Span]) -> list[Fault]:
     """Return the changes of wires and ranks, with times and factors."""
     result = [
-        Fault(0, span.factor, wire=span.wire, bit_errors=span.bit_errors, text=span.text)
+        Fault(
+            0,
+            span.factor,
+            wire=span.wire,
+            bit_errors=span.bit_errors,
+            text=span.text,
+        )
         for span in spans
         if span.bit_errors
     ]
@@ -139,7 +147,9 @@ def _changes(spans: Sequence[_Span]) -> list[Fault]:
                 span = next(span for span in affected if span.end_ps == time_ps)
                 factor = Fraction(1)
             if factor != before:
-                result.append(Fault(time_ps, factor, wire=wire, rank=rank, text=span.text))
+                result.append(
+                    Fault(time_ps, factor, wire=wire, rank=rank, text=span.text)
+                )
             before = factor
     return result
 
@@ -165,17 +175,26 @@ def _spans(arrays: FabricArrays, text: str) -> list[_Span]:
     expected = f"fault {words!r}: write '{kind} {shape} [at TIME] [for TIME]'"
     if kind == "nic" and len(parts) == 2 and parts[1] == "down":
         word = "down"
-    if len(parts) != (3 if kind == "rank" else 2) or (word is not None and parts[1] != word):
+    if len(parts) != (3 if kind == "rank" else 2) or (
+        word is not None and parts[1] != word
+    ):
         raise InputError(expected)
     reader = _Reader(arrays, words)
     start_ps, length_ps = reader.time(match["at"]), reader.time(match["for"])
     if kind == "errors":
         if match["at"] or match["for"]:
-            raise reader.error("errors last for the complete run; leave out 'at' and 'for'")
+            raise reader.error(
+                "errors last for the complete run; leave out 'at' and 'for'"
+            )
         wires, rate = reader.link(parts[0]), float(reader.number(kind, parts[1]))
-        return [_Span(0, None, Fraction(1), words, wire, bit_errors=rate) for wire in wires]
+        return [
+            _Span(0, None, Fraction(1), words, wire, bit_errors=rate)
+            for wire in wires
+        ]
     if kind == "nic" and word == "flap" and not length_ps:
-        raise reader.error(f"for how long? write 'nic {parts[0]} flap at 1ms for 500us'")
+        raise reader.error(
+            f"for how long? write 'nic {parts[0]} flap at 1ms for 500us'"
+        )
     if match["for"] and not length_ps:
         raise reader.error("a duration must be longer than 0")
     end_ps = start_ps + length_ps if length_ps else None
@@ -183,7 +202,10 @@ def _spans(arrays: FabricArrays, text: str) -> list[_Span]:
         rank, factor = reader.rank(parts[0]), reader.number(kind, parts[2])
         return [_Span(start_ps, end_ps, factor, words, rank=rank)]
     part = reader.number(kind, parts[1]) if kind == "lanes" else Fraction(0)
-    return [_Span(start_ps, end_ps, part, words, wire) for wire in reader.wires(kind, parts[0])]
+    return [
+        _Span(start_ps, end_ps, part, words, wire)
+        for wire in reader.wires(kind, parts[0])
+    ]
 
 
 class _Reader:
@@ -227,7 +249,9 @@ class _Reader:
         if not text.isdecimal() or len(text) > 9:
             raise self.error(f"no rank {text!r}{suggest(text, ranks)}")
         if int(text) >= len(ranks):
-            raise self.error(f"no rank {text}; {self.fabric.name} has 0..{len(ranks) - 1}")
+            raise self.error(
+                f"no rank {text}; {self.fabric.name} has 0..{len(ranks) - 1}"
+            )
         return int(text)
 
     def wires(self, kind: str, name: str) -> list[int]:
@@ -237,10 +261,14 @@ class _Reader:
         node = self.node(name)
         result = self.fabric.nodes[node].kind
         if kind == "plane" and result != "switch":
-            raise self.error(f"{name} is a {result}, a plane is a switch; write 'node {name} down'")
+            raise self.error(
+                f"{name} is a {result}, a plane is a switch; write 'node {name} down'"
+            )
         if kind == "nic" and result != "nic":
             names = [item.name for item in self.fabric.nodes if item.kind == "nic"]
-            raise self.error(f"{name} is a {result} and no NIC{suggest(name, names)}")
+            raise self.error(
+                f"{name} is a {result} and no NIC{suggest(name, names)}"
+            )
         wires = self.arrays.wires
         touching: list[int] = np.flatnonzero(
             (wires["src"] == node) | (wires["dst"] == node)
@@ -250,7 +278,9 @@ class _Reader:
     def node(self, name: str) -> int:
         """Return the index of a node."""
         if name not in self.fabric.node_index:
-            raise self.error(f"no node {name!r}{suggest(name, self.fabric.node_index)}")
+            raise self.error(
+                f"no node {name!r}{suggest(name, self.fabric.node_index)}"
+            )
         return self.fabric.node_index[name]
 
     def link(self, name: str) -> list[int]:
@@ -258,10 +288,18 @@ class _Reader:
         if "->" in name:
             return self._between(name, "->")
         port = re.fullmatch(r"(.+):([a-z0-9]*[a-z])(\d{1,5})?", name)
-        wires = self._between(name, "-") if port is None else self._of_node(*port.groups())
-        return sorted({*wires, *(int(self.arrays.wires["reverse"][wire]) for wire in wires)})
+        wires = (
+            self._between(name, "-")
+            if port is None
+            else self._of_node(*port.groups())
+        )
+        return sorted(
+            {*wires, *(int(self.arrays.wires["reverse"][wire]) for wire in wires)}
+        )
 
-    def _split_number(self, name: str, arrow: str) -> tuple[tuple[str, str], int | None]:
+    def _split_number(
+        self, name: str, arrow: str
+    ) -> tuple[tuple[str, str], int | None]:
         """Return the two graph nodes of ``A-B.k`` and k; names may contain ``-`` and ``.``."""
         forms: list[tuple[str, int | None]] = [(name, None)]
         head, _, tail = name.rpartition(".")
@@ -276,10 +314,16 @@ class _Reader:
                     return ends, number
                 at = text.find(arrow, at + 1)
         one, _, two = forms[-1][0].partition(arrow)
-        missing = next((end for end in (one.strip(), two.strip()) if end not in index), "")
+        missing = next(
+            (end for end in (one.strip(), two.strip()) if end not in index), ""
+        )
         if missing:
-            raise self.error(f"link {name!r}: no node {missing!r}{suggest(missing, index)}")
-        raise self.error(f"{name!r} is not a link; write A-B, A-B.0, A->B.0 or NODE:nvl1")
+            raise self.error(
+                f"link {name!r}: no node {missing!r}{suggest(missing, index)}"
+            )
+        raise self.error(
+            f"{name!r} is not a link; write A-B, A-B.0, A->B.0 or NODE:nvl1"
+        )
 
     def _between(self, name: str, arrow: str) -> list[int]:
         (a, b), number = self._split_number(name, arrow)
@@ -318,7 +362,9 @@ class _Reader:
         if not 1 <= int(number) <= len(result):
             last = f" to {short}{len(result)}" if len(result) > 1 else ""
             plural = "s" if len(result) > 1 else ""
-            raise self.error(f"{name} has {len(result)} {short} link{plural}, {short}1{last}")
+            raise self.error(
+                f"{name} has {len(result)} {short} link{plural}, {short}1{last}"
+            )
         return [result[int(number) - 1]]
 
 
@@ -337,7 +383,10 @@ class Broken:
 
     @cached_property
     def _texts(self) -> list[str]:
-        return [*self.arrays.fabric.faults, *(item for item in self.own if isinstance(item, str))]
+        return [
+            *self.arrays.fabric.faults,
+            *(item for item in self.own if isinstance(item, str)),
+        ]
 
     @cached_property
     def faults(self) -> list[Fault]:

@@ -93,7 +93,10 @@ class _Flows:
 
 
 def route_keys(
-    arrays: FabricArrays, connections: Sequence[Connection], legs: Sequence[Leg], seed: int
+    arrays: FabricArrays,
+    connections: Sequence[Connection],
+    legs: Sequence[Leg],
+    seed: int,
 ) -> Array:
     """Return the route keys of the queue pairs of every connection.
 
@@ -110,13 +113,19 @@ def route_keys(
         A pinned path is not a shortest path of its flows.
     """
     queues = arrays.fabric.forwarding.queues
-    key_list = [0 if item.kind == "aggregation" else item.key for item in connections]
+    key_list = [
+        0 if item.kind == "aggregation" else item.key for item in connections
+    ]
     keys = np.repeat(np.array(key_list, np.uint32)[:, None], queues, axis=1)
     if any(leg.routing == "ecmp" and leg.via_last == NONE for leg in legs):
-        src, dst, channel = np.array([(c.src, c.dst, c.channel) for c in connections], np.int64).T
+        src, dst, channel = np.array(
+            [(c.src, c.dst, c.channel) for c in connections], np.int64
+        ).T
         hashed = np.array([leg.routing == "ecmp" for leg in legs])
         keys[hashed] = flow_hash(src, dst, channel, seed)[hashed, None]
-    ends = np.array([(leg.via_first, leg.via_last) for leg in legs], np.int64).reshape(-1, 2)
+    ends = np.array(
+        [(leg.via_first, leg.via_last) for leg in legs], np.int64
+    ).reshape(-1, 2)
     away = np.flatnonzero(ends[:, 1] != NONE)
     if len(away):
         pairs = [(connections[number], legs[number]) for number in away.tolist()]
@@ -126,7 +135,10 @@ def route_keys(
 
 
 def _flows(
-    arrays: FabricArrays, pairs: Sequence[tuple[Connection, Leg]], ends: Array, seed: int
+    arrays: FabricArrays,
+    pairs: Sequence[tuple[Connection, Leg]],
+    ends: Array,
+    seed: int,
 ) -> _Flows:
     """Return the queue pairs of connections with NICs at both `ends`."""
     forwarding = arrays.fabric.forwarding
@@ -139,13 +151,17 @@ def _flows(
     rank = np.full(len(arrays.endpoints), -1, np.int64)
     rank[arrays.rank_endpoint] = np.arange(arrays.num_ranks)
     sender = rank[[leg.src for _, leg in pairs]]
-    src, dst, channel = np.array([(c.src, c.dst, c.channel) for c, _ in pairs], np.int64).T
+    src, dst, channel = np.array(
+        [(c.src, c.dst, c.channel) for c, _ in pairs], np.int64
+    ).T
     sender = np.where(sender >= 0, sender, src)
     first, last = ends[row].T
     number = (channel * forwarding.queues)[row] + queue
     forward_hash = flow_hash(sender[row], dst[row], number, seed) % _NUMBERS
     reverse_hash = flow_hash(dst[row], sender[row], number, seed) % _NUMBERS
-    fields = source_port(forward_hash, reverse_hash) * (forwarding.fields != "addresses")
+    fields = source_port(forward_hash, reverse_hash) * (
+        forwarding.fields != "addresses"
+    )
     if forwarding.fields == "queue-pair":
         fields += reverse_hash.astype(np.int64) << 16
     flow = flow_hash(first, last, fields, 0).astype(np.int64)
@@ -198,7 +214,9 @@ def _follow_flows(arrays: FabricArrays, flows: _Flows, seed: int) -> Array:
         size, inside = size_of[group], ~network[rows]
         leaving = rows[inside & passed[rows]]
         turn[leaving] = turn[leaving] * forwarding.queues + flows.queue[leaving]
-        hashed = flow_hash(flows.number[rows], switch[node[rows]], np.zeros_like(rows), seed)
+        hashed = flow_hash(
+            flows.number[rows], switch[node[rows]], np.zeros_like(rows), seed
+        )
         chosen = np.where(flows.hashed[rows], hashed.astype(np.int64), number[rows])
         digit = np.where(inside, turn[rows], chosen) % size
         if forwarding.ports == "hash":
@@ -210,7 +228,9 @@ def _follow_flows(arrays: FabricArrays, flows: _Flows, seed: int) -> Array:
         number[rows] = np.where(inside, number[rows], number[rows] // size)
         key[rows] += weight[rows] * digit
         weight[rows] = weight[rows] * size % 2**32
-        wire = arrays.group_wires[arrays.group_off[group] + (digit + ordinal[rows]) % size]
+        wire = arrays.group_wires[
+            arrays.group_off[group] + (digit + ordinal[rows]) % size
+        ]
         ordinal[rows] = wires["ordinal"][wire]
         node[rows] = wires["dst"][wire]
     if pins is not None:
@@ -221,9 +241,14 @@ def _follow_flows(arrays: FabricArrays, flows: _Flows, seed: int) -> Array:
 class _Pins:
     """Pinned paths of flows: the next switch at each of their switches."""
 
-    def __init__(self, arrays: FabricArrays, paths: Sequence[PinnedPath], flows: _Flows) -> None:
+    def __init__(
+        self, arrays: FabricArrays, paths: Sequence[PinnedPath], flows: _Flows
+    ) -> None:
         self.arrays, self.paths = arrays, paths
-        index, node_of = arrays.fabric.node_index, arrays.targets["node"].astype(np.int64)
+        index, node_of = (
+            arrays.fabric.node_index,
+            arrays.targets["node"].astype(np.int64),
+        )
         self._path = np.full(len(flows.first), -1, np.int64)
         for number, path in enumerate(paths):
             mine = node_of[flows.last] == index[path.destination]
@@ -231,19 +256,30 @@ class _Pins:
                 mine &= node_of[flows.first] == index[path.source]
             self._path[mine] = number
         self._steps = [
-            [(index[a], index[b]) for a, b in zip(path.via, path.via[1:], strict=False)]
+            [
+                (index[a], index[b])
+                for a, b in zip(path.via, path.via[1:], strict=False)
+            ]
             for path in paths
         ]
         self._met: set[tuple[int, int]] = set()
 
-    def digits(self, rows: Array, node: Array, group: Array, ordinal: Array, digit: Array) -> Array:
+    def digits(
+        self, rows: Array, node: Array, group: Array, ordinal: Array, digit: Array
+    ) -> Array:
         """Return the digits of flows at graph nodes; those on a pinned path lead to its next switch."""
         result, off = digit.copy(), self.arrays.group_off
         for number in np.unique(self._path[rows][self._path[rows] >= 0]).tolist():
             for at, following in self._steps[number]:
-                for item in np.flatnonzero((self._path[rows] == number) & (node == at)).tolist():
-                    wires = self.arrays.group_wires[off[group[item]] : off[group[item] + 1]]
-                    onward = np.flatnonzero(self.arrays.wires["dst"][wires] == following)
+                for item in np.flatnonzero(
+                    (self._path[rows] == number) & (node == at)
+                ).tolist():
+                    wires = self.arrays.group_wires[
+                        off[group[item]] : off[group[item] + 1]
+                    ]
+                    onward = np.flatnonzero(
+                        self.arrays.wires["dst"][wires] == following
+                    )
                     if not len(onward):
                         self._refuse(number, at, following)
                     target = int(onward[digit[item] % len(onward)])

@@ -120,13 +120,25 @@ class GrainRule:
 
 
 RULES = {
-    "auto": GrainRule(EXACT_HOPS, TARGET_HOPS, MOST_HOPS, FACTORS, AUTO_ERROR, AUTO_ERROR),
+    "auto": GrainRule(
+        EXACT_HOPS, TARGET_HOPS, MOST_HOPS, FACTORS, AUTO_ERROR, AUTO_ERROR
+    ),
     QUICK: GrainRule(QUICK_HOPS, QUICK_HOPS, 2 * QUICK_HOPS, FACTORS, QUICK_ERROR),
     STEP: GrainRule(
-        *(EXACT_HOPS, QUICK_HOPS, 2 * QUICK_HOPS, FACTORS, None, STEP_ERROR, SLICES_HOPS)
+        *(
+            EXACT_HOPS,
+            QUICK_HOPS,
+            2 * QUICK_HOPS,
+            FACTORS,
+            None,
+            STEP_ERROR,
+            SLICES_HOPS,
+        )
     ),
     COARSE: GrainRule(
-        *(COARSE_HOPS, COARSE_HOPS, 2 * COARSE_HOPS, (1, 2, 4, 8, SLICE_SHARE)), None, COARSE_ERROR
+        *(COARSE_HOPS, COARSE_HOPS, 2 * COARSE_HOPS, (1, 2, 4, 8, SLICE_SHARE)),
+        None,
+        COARSE_ERROR,
     ),
 }
 """Rules of the named granularities."""
@@ -189,7 +201,9 @@ class Grain:
         if self.exact:
             return 0.0
         rule = rule_of(self.requested)
-        return None if rule is None or self.buffer_growth > MOST_GROWTH else rule.error
+        return (
+            None if rule is None or self.buffer_growth > MOST_GROWTH else rule.error
+        )
 
     @property
     def step_error(self) -> float | None:
@@ -232,7 +246,11 @@ def check_granularity(granularity: str | int) -> str | int:
 
 def name_of(granularity: str | int) -> str | int:
     """Return a granularity without the number of runs that share its burst-hops."""
-    return granularity.partition(SHARE)[0] if isinstance(granularity, str) else granularity
+    return (
+        granularity.partition(SHARE)[0]
+        if isinstance(granularity, str)
+        else granularity
+    )
 
 
 def share_granularity(granularity: str | int, runs: int) -> str | int:
@@ -268,7 +286,9 @@ def rule_of(word: str) -> GrainRule | None:
     )
 
 
-def automatic(hops: Sequence[int], limits: Limits, word: str | int = "auto") -> list[int]:
+def automatic(
+    hops: Sequence[int], limits: Limits, word: str | int = "auto"
+) -> list[int]:
     """Return the bursts of every stream by a rule of `RULES`; of a requested size, the largest within `limits`.
 
     Parameters
@@ -288,7 +308,10 @@ def automatic(hops: Sequence[int], limits: Limits, word: str | int = "auto") -> 
         enough[-1], factors = rule.slices_hops, [*factors, SLICE_SHARE]
     for factor, most_hops in zip(factors, [*enough, 0], strict=False):
         packets = np.asarray(limits(factor), np.int64)
-        while burst < packets.max(initial=1) and _total(counts, packets, burst) > rule.target_hops:
+        while (
+            burst < packets.max(initial=1)
+            and _total(counts, packets, burst) > rule.target_hops
+        ):
             burst *= 2
         if _total(counts, packets, burst) <= most_hops:
             break

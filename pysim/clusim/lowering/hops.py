@@ -18,7 +18,9 @@ def protocol_of(arrays: FabricArrays, name: str) -> Protocol:
     result = protocols.get(name)
     if result is None:
         listing = ", ".join(protocols) or "none"
-        raise ScheduleError(f"{arrays.fabric.name}: has no protocol {name!r}; it has {listing}")
+        raise ScheduleError(
+            f"{arrays.fabric.name}: has no protocol {name!r}; it has {listing}"
+        )
     return result
 
 

@@ -27,7 +27,14 @@ from clusim.lowering.paths import remember_result
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.lowering.rank_paths import places_of
 from clusim.lowering.spreads import SpreadTable, policy_of, spreads_of
-from clusim.schedule.ir import ABSENT, CTA_WARPS, Connection, Instance, Prim, Schedule
+from clusim.schedule.ir import (
+    ABSENT,
+    CTA_WARPS,
+    Connection,
+    Instance,
+    Prim,
+    Schedule,
+)
 from clusim.schedule.iteration import ChunkTotals, chunk_totals, sum_chunks
 from clusim.schedule.shapes import nvls_warps
 from clusim.topology.arrays import FabricArrays
@@ -57,7 +64,9 @@ AGGREGATION_BURSTS = 8
 _POLICIES = {policy.name.lower(): policy for policy in Policy}
 
 
-def least_buffer(burst: int, burst_bytes: int, fitting: int = BURSTS_PER_BUFFER) -> int:
+def least_buffer(
+    burst: int, burst_bytes: int, fitting: int = BURSTS_PER_BUFFER
+) -> int:
     """Return the smallest buffer for `fitting` bursts of `burst` packets and `burst_bytes` each [bytes]."""
     return burst_bytes * (fitting if burst > 1 else PACKETS_PER_BUFFER)
 
@@ -77,7 +86,9 @@ class LinkLowering:
         The connections between nodes that need a proxy.
     """
 
-    def __init__(self, arrays: FabricArrays, schedule: Schedule, seed: int = 0) -> None:
+    def __init__(
+        self, arrays: FabricArrays, schedule: Schedule, seed: int = 0
+    ) -> None:
         self.arrays, self.schedule, self.seed = arrays, schedule, seed
         self.fabric = arrays.fabric
         self.places = places_of(arrays)
@@ -99,7 +110,9 @@ class LinkLowering:
         self._proxied = self._proxied_flags() if any(self.aggregates) else {}
         names = {item.protocol for item in schedule.connections}
         names |= {item.protocol for item in schedule.instances}
-        self._expand_120 = {name: protocol_of(arrays, name).expand_120 for name in names}
+        self._expand_120 = {
+            name: protocol_of(arrays, name).expand_120 for name in names
+        }
         self._find_legs()
 
     def _find_legs(self) -> None:
@@ -130,7 +143,9 @@ class LinkLowering:
         place = {id(leg): number for number, leg in enumerate(self.legs)}
         return np.array([place[id(leg)] for leg in self.leg_of], np.int64)
 
-    def _point_to_point(self, index: int, connection: Connection, second: list[Leg]) -> None:
+    def _point_to_point(
+        self, index: int, connection: Connection, second: list[Leg]
+    ) -> None:
         place = self.places.of(connection)
         self.leg_of.append(place.legs[-1])
         if place.proxy is not None:
@@ -184,8 +199,13 @@ class LinkLowering:
         end = self.places.endpoint(connection.src)
         path = self.trees.way_up(end, nic)
         if connection.key not in self._tree_packets:
-            adapters = (self._adapter(rank, connection.channel)[1] for rank in connection.members)
-            self._tree_packets[connection.key] = min(item.mtu_bytes for item in adapters)
+            adapters = (
+                self._adapter(rank, connection.channel)[1]
+                for rank in connection.members
+            )
+            self._tree_packets[connection.key] = min(
+                item.mtu_bytes for item in adapters
+            )
         return Leg(
             src=end,
             dst=end,
@@ -222,7 +242,9 @@ class LinkLowering:
     @remember_result
     def unit_wires(self, rank: int) -> list[int]:
         """Return the wires a multimem connection of `rank` may leave on, to switches that reach its partners."""
-        members = [self.places.endpoint(other) for other in self._partners.get(rank, ())]
+        members = [
+            self.places.endpoint(other) for other in self._partners.get(rank, ())
+        ]
         ends, reaches = self.arrays.wires["dst"], self.places.reaches
         wires = [
             wire
@@ -249,7 +271,9 @@ class LinkLowering:
         """Return the traffic of each connection of the image."""
         nothing = CarriedTraffic()
         result = [
-            nothing if leg.kind == ConnKind.FLAG else CarriedTraffic(hops=max(1, leg.hops))
+            nothing
+            if leg.kind == ConnKind.FLAG
+            else CarriedTraffic(hops=max(1, leg.hops))
             for leg in self.leg_of
         ]
         connections = self.schedule.connections
@@ -261,7 +285,10 @@ class LinkLowering:
                     continue
                 item = result[number]
                 if leg.kind == ConnKind.MULTIMEM:
-                    item.hops = max(_multimem_hops(connections[number], prim.op) for prim in prims)
+                    item.hops = max(
+                        _multimem_hops(connections[number], prim.op)
+                        for prim in prims
+                    )
                 moved_bytes, slices = self._slot_traffic(instance, slot)
                 expand_120 = self._expand_120[connections[number].protocol]
                 item.wire_bytes += -(-moved_bytes * expand_120 // 120)
@@ -300,15 +327,30 @@ class LinkLowering:
         """Return the rows of all connections of the image, for these packet sizes and bursts."""
         rows = empty("conns", len(self.leg_of))
         legs, codes = self.legs, self.codes
-        for name in ("src", "dst", "kind", "tail_ps", "head_ps", "via_first", "via_last", "stage"):
-            rows[name] = np.array([getattr(leg, name) for leg in legs], rows.dtype[name])[codes]
+        for name in (
+            "src",
+            "dst",
+            "kind",
+            "tail_ps",
+            "head_ps",
+            "via_first",
+            "via_last",
+            "stage",
+        ):
+            rows[name] = np.array(
+                [getattr(leg, name) for leg in legs], rows.dtype[name]
+            )[codes]
         of_leg = [self.schedule.connections[index] for index in self.owner]
-        rows["policy"] = [_policy(c, leg) for c, leg in zip(of_leg, self.leg_of, strict=True)]
+        rows["policy"] = [
+            _policy(c, leg) for c, leg in zip(of_leg, self.leg_of, strict=True)
+        ]
         keys = route_keys(self.arrays, of_leg, self.leg_of, self.seed)
         rows["key"] = keys[:, 0]
         rows["slots"] = [connection.slots for connection in of_leg]
         rows["packet_bytes"], rows["burst"] = packets, bursts
-        for index, size in largest_messages(self.schedule, self.links, self._expand_120).items():
+        for index, size in largest_messages(
+            self.schedule, self.links, self._expand_120
+        ).items():
             proxy = self.links[index].proxy
             if size <= proxy.nic.eager_bytes:
                 rows["head_ps"][index] -= proxy.ask_ps
@@ -317,12 +359,16 @@ class LinkLowering:
         rows["vc_response"] = self.fabric.response_vc
         of_nic = [0 if leg.nic is None else leg.nic.traffic_class for leg in legs]
         rows["vc"] = class_vcs(self.fabric, np.array(of_nic, np.int64))[codes]
-        rows["expand_120"] = [self._expand_120[connection.protocol] for connection in of_leg]
+        rows["expand_120"] = [
+            self._expand_120[connection.protocol] for connection in of_leg
+        ]
         for name in ("first_group", "path", "path_back", "mgroup", "vertex"):
             rows[name] = NONE
         rows["spread"] = self.spreads.numbers[codes]
         self._put_queues(rows, keys)
-        rows["control"] = np.array([self._control(leg) for leg in legs], np.uint32)[codes]
+        rows["control"] = np.array([self._control(leg) for leg in legs], np.uint32)[
+            codes
+        ]
         by_path = np.array([bool(connection.path) for connection in of_leg], bool)
         rows["window_bytes"] = self._windows(rows, bursts, by_path)
         for index, connection in enumerate(self.schedule.connections):
@@ -341,10 +387,16 @@ class LinkLowering:
 
     def _put_queues(self, rows: Array, keys: Array) -> None:
         """Give connections the `keys` of their queue pairs, where paths or the order of packets depend on these."""
-        pinned = (rows["policy"] == Policy.PINNED) & (keys != keys[:, :1]).any(axis=1)
+        pinned = (rows["policy"] == Policy.PINNED) & (keys != keys[:, :1]).any(
+            axis=1
+        )
         count, spreads = keys.shape[1], self.spreads.rows
-        in_order = np.isin(rows["spread"], np.flatnonzero(spreads["ordered"])) & (count > 1)
-        several = np.flatnonzero((rows["kind"] == ConnKind.WRITE) & (pinned | in_order))
+        in_order = np.isin(rows["spread"], np.flatnonzero(spreads["ordered"])) & (
+            count > 1
+        )
+        several = np.flatnonzero(
+            (rows["kind"] == ConnKind.WRITE) & (pinned | in_order)
+        )
         rows["queue_lo"][several] = np.arange(len(several)) * count
         rows["queue_hi"][several] = rows["queue_lo"][several] + count
         rows["split"][several] = self.fabric.forwarding.split
@@ -355,45 +407,65 @@ class LinkLowering:
         if leg.nic is None or leg.nic.rate_control is None or leg.line_wire == NONE:
             return NONE
         row = self.arrays.wires[leg.line_wire]
-        return self.controls.add(leg.nic, int(row["rate_num"]) * 10**12 / int(row["rate_den"]))
+        return self.controls.add(
+            leg.nic, int(row["rate_num"]) * 10**12 / int(row["rate_den"])
+        )
 
     def _windows(self, rows: Array, bursts: Sequence[int], by_path: Array) -> Array:
         """Return the limit of outstanding requests of each connection [bytes]; 0 is unlimited."""
         window = self.fabric.window_bytes
         burst = np.asarray(bursts, np.int64)
         size, kind = rows["packet_bytes"].astype(np.int64) * burst, rows["kind"]
-        pinned = by_path | ((rows["policy"] == Policy.PINNED) & (rows["stage"] == NONE))
+        pinned = by_path | (
+            (rows["policy"] == Policy.PINNED) & (rows["stage"] == NONE)
+        )
         width = np.array([leg.width for leg in self.legs], np.int64)[self.codes]
         result = np.zeros(len(rows), np.int64)
         if window:
             min_window = WINDOW_BURSTS * np.where(pinned, 1, width) * size
             reads = (kind == ConnKind.READ) | (rows["stage"] != NONE)
-            requested = window * np.array(asking_warps(self.schedule))[self.owner] // CTA_WARPS
-            result[reads] = np.where(burst > 1, np.maximum(requested, min_window), requested)[reads]
+            requested = (
+                window
+                * np.array(asking_warps(self.schedule))[self.owner]
+                // CTA_WARPS
+            )
+            result[reads] = np.where(
+                burst > 1, np.maximum(requested, min_window), requested
+            )[reads]
             for members, group in self._mgroups.items():
                 of_group = (kind == ConnKind.MULTIMEM) & (rows["mgroup"] == group)
-                result[of_group] = window * nvls_warps(len(members)).reduce // CTA_WARPS
+                result[of_group] = (
+                    window * nvls_warps(len(members)).reduce // CTA_WARPS
+                )
         if self._vertex:
-            result[kind == ConnKind.AGGREGATION] = (self.vertex_slots(bursts) * size)[
-                kind == ConnKind.AGGREGATION
-            ]
+            result[kind == ConnKind.AGGREGATION] = (
+                self.vertex_slots(bursts) * size
+            )[kind == ConnKind.AGGREGATION]
         return result
 
     def vertex_slots(self, bursts: Sequence[int]) -> int:
         """Return the open packets (or bursts) of an aggregation tree at a switch."""
         burst = max((bursts[index] for index in self._vertex), default=1)
         slots = self.trees.slots()
-        return slots if burst == 1 else max(min(slots, AGGREGATION_BURSTS), slots // burst)
+        return (
+            slots
+            if burst == 1
+            else max(min(slots, AGGREGATION_BURSTS), slots // burst)
+        )
 
     def _multimem(self, row: Any, connection: Connection) -> None:
-        members = tuple(int(self.arrays.rank_endpoint[rank]) for rank in connection.members)
+        members = tuple(
+            int(self.arrays.rank_endpoint[rank]) for rank in connection.members
+        )
         row["mgroup"] = self._mgroups.setdefault(members, len(self._mgroups))
         group = len(self.arrays.group_off) - 1 + len(self._unit_groups)
         row["first_group"] = self._unit_groups.setdefault(connection.src, group)
 
     def _pin_path(self, row: Any, connection: Connection) -> None:
         forward = self._explicit(connection)
-        backward = [int(self.arrays.wires["reverse"][wire]) for wire in reversed(forward)]
+        backward = [
+            int(self.arrays.wires["reverse"][wire]) for wire in reversed(forward)
+        ]
         if row["stage"] != NONE or row["via_last"] != NONE:
             return
         if row["kind"] == ConnKind.WRITE:
@@ -421,25 +493,40 @@ class LinkLowering:
             wires.append(parallel[connection.key % len(parallel)])
         return wires
 
-    def connection_arrays(self, packets: Sequence[int], bursts: Sequence[int]) -> dict[str, Any]:
+    def connection_arrays(
+        self, packets: Sequence[int], bursts: Sequence[int]
+    ) -> dict[str, Any]:
         """Return connections, route groups, paths, multicast groups, trees, rate controls and senders.
 
         The route groups are the topology's, then the groups of multimem connections.
         """
-        result = {"conns": self.conns(packets, bursts), "queue_keys": self._queue_keys}
+        result = {
+            "conns": self.conns(packets, bursts),
+            "queue_keys": self._queue_keys,
+        }
         for name, body, lists in (
-            ("group_off", "group_wires", [self.unit_wires(rank) for rank in self._unit_groups]),
+            (
+                "group_off",
+                "group_wires",
+                [self.unit_wires(rank) for rank in self._unit_groups],
+            ),
             ("path_off", "path_wires", self._paths),
             ("mgroup_off", "mgroup_members", list(self._mgroups)),
         ):
             result[name] = np.cumsum([0, *map(len, lists)]).astype(np.uint32)
-            result[body] = np.array([item for rows in lists for item in rows], np.uint32)
+            result[body] = np.array(
+                [item for rows in lists for item in rows], np.uint32
+            )
         arrays = self.arrays
         ends = result["group_off"][1:] + arrays.group_off[-1]
-        result["group_off"] = np.concatenate((arrays.group_off, ends)).astype(np.uint32)
+        result["group_off"] = np.concatenate((arrays.group_off, ends)).astype(
+            np.uint32
+        )
         wires = np.concatenate((arrays.group_wires, result["group_wires"]))
         result["group_wires"] = wires.astype(np.uint32)
-        result["vertices"] = self.trees.rows(self.vertex_slots(bursts) if self._vertex else None)
+        result["vertices"] = self.trees.rows(
+            self.vertex_slots(bursts) if self._vertex else None
+        )
         result["spreads"] = self.spreads.rows
         return result | self.controls.tables()
 
@@ -453,4 +540,6 @@ def _policy(connection: Connection, leg: Leg) -> int:
 def _multimem_hops(connection: Connection, op: str) -> int:
     flags, members = OPCODES[op].flags, len(connection.members)
     reduce, multicast = 2 + 2 * members, 1 + members
-    return (reduce if flags & Op.REDUCE else 0) + (multicast if flags & Op.MCAST else 0)
+    return (reduce if flags & Op.REDUCE else 0) + (
+        multicast if flags & Op.MCAST else 0
+    )

@@ -82,11 +82,15 @@ class MemoryTraffic:
         Bytes of memory traffic, and payload that packets carry from, to and out of the endpoint [bytes].
     """
 
-    def __init__(self, links: LinkLowering, traffic: Sequence[CarriedTraffic]) -> None:
+    def __init__(
+        self, links: LinkLowering, traffic: Sequence[CarriedTraffic]
+    ) -> None:
         self.links, self.schedule, self.arrays = links, links.schedule, links.arrays
         count = len(self.arrays.endpoints)
         self.needed, self.moved = np.zeros(count), np.zeros(count)
-        self._buffers: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._buffers: dict[tuple[int, int], list[float]] = defaultdict(
+            lambda: [0.0, 0.0]
+        )
         self._known: dict[tuple[object, ...], _Sums] = {}
         for leg, item in zip(links.leg_of, traffic, strict=True):
             if leg.kind in (ConnKind.WRITE, ConnKind.READ, ConnKind.AGGREGATION):
@@ -101,7 +105,9 @@ class MemoryTraffic:
         for (_, end), (size, stored) in self._buffers.items():
             needed[end] += stored * max(0.0, 1 - int(l2_bytes[end]) / max(1.0, size))
         share = np.ceil(ONE * needed / np.maximum(1, self.moved))
-        return np.where(self.moved > 0, np.minimum(share, MOST_SHARE), ONE).astype(np.uint32)
+        return np.where(self.moved > 0, np.minimum(share, MOST_SHARE), ONE).astype(
+            np.uint32
+        )
 
     def _add(self, instance: Instance) -> None:
         """Add the traffic of a program."""
@@ -109,8 +115,13 @@ class MemoryTraffic:
         accessed_bytes, stored_bytes, sends = self._sums(instance)
         self.needed[endpoint] += accessed_bytes
         if stored_bytes:
-            slots = max(self.schedule.connections[number].slots for number in instance.connections)
-            self._add_buffer(instance, endpoint, stored_bytes, slots * len(instance.connections))
+            slots = max(
+                self.schedule.connections[number].slots
+                for number in instance.connections
+            )
+            self._add_buffer(
+                instance, endpoint, stored_bytes, slots * len(instance.connections)
+            )
         for prim, size_bytes in sends:
             number = instance.connections[prim.send]
             kind = self.schedule.connections[number].kind
@@ -125,7 +136,12 @@ class MemoryTraffic:
         A chunk that several primitives of a loop use is read and stored once: L2 holds it in between.
         """
         template = self.schedule.templates[instance.template]
-        shape = instance.length, instance.chunk_bytes, instance.stride, instance.limit
+        shape = (
+            instance.length,
+            instance.chunk_bytes,
+            instance.stride,
+            instance.limit,
+        )
         # Interleaved chunks of equal ranges have equal sizes at any offset.
         offset = 0 if template.mode == "interleaved" else instance.offset
         key = instance.template, offset, instance.rotation, *shape
@@ -135,8 +151,16 @@ class MemoryTraffic:
             accessed: dict[Access, int] = {}
             for prim, size in zip(prims, sizes, strict=True):
                 accessed |= dict.fromkeys(user_accesses(prim), size)
-            stored = sum(size for p, size in zip(prims, sizes, strict=True) if fills_scratch(p))
-            sends = [(p, size) for p, size in zip(prims, sizes, strict=True) if p.send != ABSENT]
+            stored = sum(
+                size
+                for p, size in zip(prims, sizes, strict=True)
+                if fills_scratch(p)
+            )
+            sends = [
+                (p, size)
+                for p, size in zip(prims, sizes, strict=True)
+                if p.send != ABSENT
+            ]
             self._known[key] = sum(accessed.values()), stored, sends
         return self._known[key]
 
@@ -159,19 +183,31 @@ class MemoryTraffic:
 
     def _add_fifos(self, instance: Instance, number: int, size_bytes: int) -> None:
         """Add the FIFOs of a connection, in the memory of the ends that have one."""
-        connection, leg = self.schedule.connections[number], self.links.leg_of[number]
+        connection, leg = (
+            self.schedule.connections[number],
+            self.links.leg_of[number],
+        )
         if connection.protocol == "direct" or leg.stage != NONE:
             return
         expand_120 = protocol_of(self.arrays, connection.protocol).expand_120
         ends = [leg.src if leg.kind == ConnKind.READ else leg.dst]
         if number in self.links.links:
-            ends = [int(self.arrays.rank_endpoint[end]) for end in (connection.src, connection.dst)]
+            ends = [
+                int(self.arrays.rank_endpoint[end])
+                for end in (connection.src, connection.dst)
+            ]
         for end in ends:
-            self._add_buffer(instance, end, size_bytes * expand_120 / 120, connection.slots)
+            self._add_buffer(
+                instance, end, size_bytes * expand_120 / 120, connection.slots
+            )
 
-    def _add_buffer(self, instance: Instance, end: int, stored_bytes: float, slots: int) -> None:
+    def _add_buffer(
+        self, instance: Instance, end: int, stored_bytes: float, slots: int
+    ) -> None:
         """Add stores to a buffer of NCCL with a number of slots, in the memory of an endpoint."""
-        _, slice_bytes = slices_of(instance, self.schedule.templates[instance.template])
+        _, slice_bytes = slices_of(
+            instance, self.schedule.templates[instance.template]
+        )
         size_bytes = slots // max(1, instance.slots_per_slice) * slice_bytes
         buffer = self._buffers[self.schedule.tasks[instance.task].call, end]
         buffer[0] += min(size_bytes, stored_bytes)

@@ -26,8 +26,13 @@ def route_groups(arrays: FabricArrays, node: Array, target: Array) -> Array:
     """
     rows, goals = arrays.nodes[node], arrays.targets[target]
     rows_of_goal = rows["route_lo"].astype(np.int64) + goals["local"]
-    far = rows["wide_lo"].astype(np.int64) + goals["wide"].astype(np.int64) * rows["wide_stride"]
-    result: Array = arrays.routes[np.where(rows["zone"] == goals["zone"], rows_of_goal, far)]
+    far = (
+        rows["wide_lo"].astype(np.int64)
+        + goals["wide"].astype(np.int64) * rows["wide_stride"]
+    )
+    result: Array = arrays.routes[
+        np.where(rows["zone"] == goals["zone"], rows_of_goal, far)
+    ]
     return result.astype(np.int64)
 
 
@@ -90,8 +95,12 @@ class WireWays:
         """
         arrays, nodes = self.arrays, self.fabric.nodes
         requester = "sm" if nodes[arrays.node_of(rank)].kind == "gpu" else "nic"
-        names = (arrays.format_names[int(arrays.wires["format"][wire])] for wire in path)
-        limits = [self.fabric.formats[name].payload_bytes[requester] for name in names]
+        names = (
+            arrays.format_names[int(arrays.wires["format"][wire])] for wire in path
+        )
+        limits = [
+            self.fabric.formats[name].payload_bytes[requester] for name in names
+        ]
         for before, after in pairwise(path):
             node = nodes[int(arrays.wires["dst"][before])]
             peers = arrays.wire_class[before] == arrays.wire_class[after] == "pcie"
@@ -116,7 +125,9 @@ class WireWays:
     def to_host(self, rank: int) -> int:
         """Return the time from a GPU's write of a flag until the host can see it [ps]."""
         memory = self.memory(rank)
-        return 0 if memory == NONE else self.arrays.latency_ps(self.path(rank, memory))
+        return (
+            0 if memory == NONE else self.arrays.latency_ps(self.path(rank, memory))
+        )
 
     def to_gpu(self, rank: int) -> int:
         """Return the time from a host's write of a flag until a polling GPU has seen it [ps]."""
@@ -154,11 +165,18 @@ class WireWays:
     def helper(self, rank: int, rail: int) -> int:
         """Return a GPU next to a NIC that a rank reaches over NVLink (PXN), or -1."""
         zone = self.zones[rank]
-        peers = [other for other, home in enumerate(self.zones) if home == zone and other != rank]
+        peers = [
+            other
+            for other, home in enumerate(self.zones)
+            if home == zone and other != rank
+        ]
         for other in self.rails.heads(peers, rail) if peers else ():
             if not self.rails.direct(other, rail):
                 continue
-            if path_type(self.arrays, self.path(rank, self.endpoint(other))) == PathType.NVL:
+            if (
+                path_type(self.arrays, self.path(rank, self.endpoint(other)))
+                == PathType.NVL
+            ):
                 return other
         return -1
 
@@ -172,7 +190,9 @@ class WireWays:
             There is none, and NICs do not access the memory of GPUs.
         """
         arrays, fabric = self.arrays, self.fabric
-        low, high = arrays.machines.target_lo[self.zones[rank] : self.zones[rank] + 2]
+        low, high = arrays.machines.target_lo[
+            self.zones[rank] : self.zones[rank] + 2
+        ]
         node, start = int(arrays.targets["node"][nic]), arrays.node_of(rank)
         memories = [
             (arrays.distance(node, target), target)

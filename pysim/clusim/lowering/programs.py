@@ -69,7 +69,9 @@ FENCES = 1
 """Fences of a sender after it writes the size of a step."""
 
 
-def staged_trips(item: Instance, ends: Sequence[Connection], empty_slices: int) -> int:
+def staged_trips(
+    item: Instance, ends: Sequence[Connection], empty_slices: int
+) -> int:
     """Return the round trips of a slice of a program to the host memory by which it sends and receives.
 
     Parameters
@@ -86,7 +88,9 @@ def staged_trips(item: Instance, ends: Sequence[Connection], empty_slices: int) 
     return LOADS * (1 + empty_slices) * receives + FENCES * sends
 
 
-def host_trips(item: Instance, connections: Sequence[Connection], proxied: Container[int]) -> int:
+def host_trips(
+    item: Instance, connections: Sequence[Connection], proxied: Container[int]
+) -> int:
     """Return the number of round trips to host memory for which a slice of a program waits.
 
     Parameters
@@ -105,7 +109,9 @@ def host_trips(item: Instance, connections: Sequence[Connection], proxied: Conta
     sends = any(connections[number].src == item.rank for number in far)
     if not sends:
         return loads
-    receives = any(connections[number].dst == item.rank for number in item.connections)
+    receives = any(
+        connections[number].dst == item.rank for number in item.connections
+    )
     return FENCES + (0 if receives else loads)
 
 
@@ -141,15 +147,23 @@ class ProgramLowering:
         self._slots = self._count_slots()
         room = [MOST_PROGRAMS - count for count in self._slots]
         self.proxies: list[Proxy] = plan_proxies(self.schedule, links.links, room)
-        served = {self.schedule.instances[item.instance].task for item in self.proxies}
+        served = {
+            self.schedule.instances[item.instance].task for item in self.proxies
+        }
         first = len(self.schedule.tasks)
-        self._proxy_tasks = {task: first + number for number, task in enumerate(sorted(served))}
+        self._proxy_tasks = {
+            task: first + number for number, task in enumerate(sorted(served))
+        }
         self._extra: dict[Template, int] = {}
         self._exchanging = exchanging(self.schedule)
-        self._transfers = NicTransfers(self.schedule, links.links, links.leg_of, self.arrays)
+        self._transfers = NicTransfers(
+            self.schedule, links.links, links.leg_of, self.arrays
+        )
         self._staged = {
             number
-            for number, leg in enumerate(links.leg_of[: len(self.schedule.connections)])
+            for number, leg in enumerate(
+                links.leg_of[: len(self.schedule.connections)]
+            )
             if leg.stage != NONE and number not in links.links
         }
 
@@ -186,11 +200,16 @@ class ProgramLowering:
         """
         rows = self.arrays.endpoints.copy()
         by_primitive = self.arrays.l2_bytes > 0
-        shares_256 = MemoryTraffic(self.links, traffic).shares_256(self.arrays.l2_bytes)
+        shares_256 = MemoryTraffic(self.links, traffic).shares_256(
+            self.arrays.l2_bytes
+        )
         for name in ("deliver_256", "read_256", "inject_256"):
             rows[name] = np.where(by_primitive, shares_256, rows[name])
         used = {link.proxy.endpoint for item in self.proxies for link in item.links}
-        full = [count > int(rows["cta_slots"][index]) for index, count in enumerate(self._slots)]
+        full = [
+            count > int(rows["cta_slots"][index])
+            for index, count in enumerate(self._slots)
+        ]
         rows["cta_slots"][[*used, *np.flatnonzero(full)]] = MOST_PROGRAMS
         return rows
 
@@ -224,7 +243,9 @@ class ProgramLowering:
                 item.rotation,
                 len(conns),
             )
-            row = _instance_row(whole_messages(item), 0, where, self._proxy_cost_row(item, link), 0)
+            row = _instance_row(
+                whole_messages(item), 0, where, self._proxy_cost_row(item, link), 0
+            )
             rows.append((*row[:-2], link.proxy.thread, 0))
             conns.extend(proxy_connections(proxy))
         layout = empty("instances").dtype
@@ -256,7 +277,11 @@ class ProgramLowering:
         connections = self.schedule.connections
         trips = host_trips(item, connections, self.links.links)
         chunk, size = slices_of(item, self.schedule.templates[item.template])
-        staged = [connections[number] for number in item.connections if number in self._staged]
+        staged = [
+            connections[number]
+            for number in item.connections
+            if number in self._staged
+        ]
         trips += staged_trips(item, staged, item.slices - -(-chunk // max(1, size)))
         more_ps = trips and trips * self.links.places.to_gpu(item.rank)
         if trips and item.shared:
@@ -264,7 +289,9 @@ class ProgramLowering:
         crowd = crowd_1024(protocol, self._exchanging.get(item.task, 0), memory_Bps)
         by_bytes = stores_bytes(self.schedule, item)
         crowd = crowd * rounds_1024(protocol, chunk, by_bytes=by_bytes) // CROWD_ONE
-        return self._row(_Cost(item.protocol, item.fixed_div, more_ps, 0, item.warps, crowd))
+        return self._row(
+            _Cost(item.protocol, item.fixed_div, more_ps, 0, item.warps, crowd)
+        )
 
     def _waits(self, item: Instance, size_bytes: int, fixed_ps: int) -> int:
         """Return the waits of a slice's loads beside the transfers of NICs [ps]."""
@@ -278,7 +305,9 @@ class ProgramLowering:
         message_ps = self._transfers.message_ps(call, endpoint, path, size_bytes)
         rate_Bps = protocol_of(self.arrays, item.protocol).rate_Bps("send")
         copy_ps = size_bytes * 1e12 / rate_Bps * CTA_WARPS / item.warps
-        return waits_ps(fixed_ps + copy_ps, LOADS + SHARED_LOADS, programs, message_ps)
+        return waits_ps(
+            fixed_ps + copy_ps, LOADS + SHARED_LOADS, programs, message_ps
+        )
 
     def _row(self, cost: _Cost) -> int:
         return self._costs.setdefault(cost, len(self._costs))
@@ -308,8 +337,12 @@ class ProgramLowering:
             row["fixed_ps"] = (protocol.fixed_ps + cost.after_ps) // cost.fixed
             for opcode in OPCODES.values():
                 if opcode.name not in ("signal", "waitSignal"):
-                    crowded = protocol.cost16(opcode.name) * cost.crowd_1024 // CROWD_ONE
-                    row["op_cost16"][opcode.number] = int(crowded * CTA_WARPS / cost.warps)
+                    crowded = (
+                        protocol.cost16(opcode.name) * cost.crowd_1024 // CROWD_ONE
+                    )
+                    row["op_cost16"][opcode.number] = int(
+                        crowded * CTA_WARPS / cost.warps
+                    )
         return rows
 
     def programs(self) -> tuple[Array, Array]:
@@ -318,29 +351,51 @@ class ProgramLowering:
         prims: list[tuple[int, ...]] = []
         for item in (*self.schedule.templates, *self._extra):
             templates.append(
-                (len(prims), len(prims) + len(item.prims), item.nchunks, _MODES[item.mode])
+                (
+                    len(prims),
+                    len(prims) + len(item.prims),
+                    item.nchunks,
+                    _MODES[item.mode],
+                )
             )
             for prim in item.prims:
-                recv, send = (NONE if slot == ABSENT else slot for slot in (prim.recv, prim.send))
+                recv, send = (
+                    NONE if slot == ABSENT else slot
+                    for slot in (prim.recv, prim.send)
+                )
                 chunk = (prim.base, prim.coef, prim.step, prim.repeat)
                 prims.append(
-                    (OPCODES[prim.op].number, recv, send, PrimFlag.SYNC * prim.sync, *chunk)
+                    (
+                        OPCODES[prim.op].number,
+                        recv,
+                        send,
+                        PrimFlag.SYNC * prim.sync,
+                        *chunk,
+                    )
                 )
-        return np.array(templates, empty("templates").dtype), np.array(prims, empty("prims").dtype)
+        return np.array(templates, empty("templates").dtype), np.array(
+            prims, empty("prims").dtype
+        )
 
     def tasks(self) -> tuple[Array, Array]:
         """Return the tasks and their successors; the proxies of a task start when it does."""
         schedule = self.schedule
-        tasks = [*schedule.tasks, *(schedule.tasks[index] for index in self._proxy_tasks)]
+        tasks = [
+            *schedule.tasks,
+            *(schedule.tasks[index] for index in self._proxy_tasks),
+        ]
         rows = empty("tasks", len(tasks))
         successors: list[list[int]] = [[] for _ in tasks]
         for index, task in enumerate(tasks):
             for dep in sorted(set(task.deps)):
                 successors[dep].append(index)
         proxies = [
-            self._proxy_tasks[schedule.instances[item.instance].task] for item in self.proxies
+            self._proxy_tasks[schedule.instances[item.instance].task]
+            for item in self.proxies
         ]
-        owner = np.array([*(item.task for item in schedule.instances), *proxies], np.int64)
+        owner = np.array(
+            [*(item.task for item in schedule.instances), *proxies], np.int64
+        )
         bounds = np.searchsorted(owner, np.arange(len(tasks) + 1))
         offsets = np.cumsum([0, *map(len, successors)])
         rows["kind"] = [_TASK_KINDS[task.kind] for task in tasks]
@@ -373,7 +428,11 @@ class ProgramLowering:
 
 
 def _instance_row(
-    item: Instance, start_ps: int, where: tuple[int, int, int, int, int], cost: int, sm: int
+    item: Instance,
+    start_ps: int,
+    where: tuple[int, int, int, int, int],
+    cost: int,
+    sm: int,
 ) -> tuple[int, ...]:
     """Return an instance's row for `where`: task, endpoint, template, rotation, connection."""
     sizes = (
@@ -385,4 +444,14 @@ def _instance_row(
         item.limit,
         item.slice_min,
     )
-    return (*sizes, *where, item.align, item.slices, item.slots_per_slice, cost, sm, NONE, 0)
+    return (
+        *sizes,
+        *where,
+        item.align,
+        item.slices,
+        item.slots_per_slice,
+        cost,
+        sm,
+        NONE,
+        0,
+    )

@@ -22,7 +22,14 @@ from dataclasses import replace
 from clusim.base.errors import ScheduleError
 from clusim.base.records import dataclass
 from clusim.lowering.hops import Proxied
-from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, Instance, Prim, Schedule, Template
+from clusim.schedule.ir import (
+    ABSENT,
+    MOST_PROGRAMS,
+    Instance,
+    Prim,
+    Schedule,
+    Template,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,11 @@ def plan_proxies(
             by_instance.append((index, proxied))
     single = [(index, [item]) for index, proxied in by_instance for item in proxied]
     if not _fits(schedule, single, room):
-        single = [pair for index, proxied in by_instance for pair in _by_endpoint(index, proxied)]
+        single = [
+            pair
+            for index, proxied in by_instance
+            for pair in _by_endpoint(index, proxied)
+        ]
         if not _fits(schedule, single, room):
             raise ScheduleError(
                 f"{schedule.name}: needs more than {MOST_PROGRAMS} programs and proxies on one endpoint;"
@@ -78,7 +89,9 @@ def plan_proxies(
         key = (schedule.instances[index].template, slots)
         if key not in templates:
             templates[key] = _forwarding(schedule.templates[key[0]], slots)
-        proxies.append(Proxy(index, tuple(link for _, link in proxied), templates[key]))
+        proxies.append(
+            Proxy(index, tuple(link for _, link in proxied), templates[key])
+        )
     return proxies
 
 
@@ -102,7 +115,10 @@ def _fits(
 ) -> bool:
     """Return True if the proxies of each call fit in addition to the programs."""
     count = Counter(
-        (schedule.tasks[schedule.instances[index].task].call, proxied[0][1].proxy.endpoint)
+        (
+            schedule.tasks[schedule.instances[index].task].call,
+            proxied[0][1].proxy.endpoint,
+        )
         for index, proxied in proxies
     )
     return all(number <= room[endpoint] for (_, endpoint), number in count.items())
@@ -137,11 +153,15 @@ def whole_messages(item: Instance) -> Instance:
     """Return a sending program cut to messages: a slice of Simple, or a step of LL, LL128."""
     if item.protocol == "simple":
         return item
-    return replace(item, slices=1, slots_per_slice=item.slices * item.slots_per_slice)
+    return replace(
+        item, slices=1, slots_per_slice=item.slices * item.slots_per_slice
+    )
 
 
 def largest_messages(
-    schedule: Schedule, links: Mapping[int, ProxiedConnection], expand_120: Mapping[str, int]
+    schedule: Schedule,
+    links: Mapping[int, ProxiedConnection],
+    expand_120: Mapping[str, int],
 ) -> dict[int, int]:
     """Return the largest message [bytes on the wire] of every connection between nodes.
 
@@ -152,7 +172,11 @@ def largest_messages(
         return result
     sending = [_sends(template) for template in schedule.templates]
     for item in schedule.instances:
-        networked = [slot for slot in sending[item.template] if item.connections[slot] in links]
+        networked = [
+            slot
+            for slot in sending[item.template]
+            if item.connections[slot] in links
+        ]
         if not networked:
             continue
         _, size = slices_of(whole_messages(item), schedule.templates[item.template])

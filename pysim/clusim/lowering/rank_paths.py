@@ -30,7 +30,9 @@ from clusim.topology.rails import PathType, path_type
 class Networked:
     """Path of one connection over one rail."""
 
-    def __init__(self, wire_ways: WireWays, connection: Connection, rail: int) -> None:
+    def __init__(
+        self, wire_ways: WireWays, connection: Connection, rail: int
+    ) -> None:
         self.ways, self.connection = wire_ways, connection
         self.arrays, self.fabric = wire_ways.arrays, wire_ways.fabric
         self.protocol = protocol_of(wire_ways.arrays, connection.protocol)
@@ -38,9 +40,14 @@ class Networked:
         self.rails = self._choose(rail)
         self.nics = [
             wire_ways.rails.nics(wire_ways.zones[rank])[rank_rails]
-            for rank, rank_rails in zip((self.src, self.dst), self.rails, strict=True)
+            for rank, rank_rails in zip(
+                (self.src, self.dst), self.rails, strict=True
+            )
         ]
-        nodes = [self.fabric.nodes[int(self.arrays.targets["node"][nic])] for nic in self.nics]
+        nodes = [
+            self.fabric.nodes[int(self.arrays.targets["node"][nic])]
+            for nic in self.nics
+        ]
         self.adapters = [node.nic or NicTraits() for node in nodes]
 
     def _choose(self, rail: int) -> tuple[int, int]:
@@ -49,7 +56,10 @@ class Networked:
         theirs, live = rails.nics(zones[self.dst]), rails.live((zones[self.dst],))
         if rail not in live:
             rail = rails.choice(self.dst, connection.channel)
-        for rank, usable in ((self.dst, live), (self.src, rails.live((zones[self.src],)))):
+        for rank, usable in (
+            (self.dst, live),
+            (self.src, rails.live((zones[self.src],))),
+        ):
             if not usable or rail < 0:
                 raise ScheduleError(
                     f"{self.fabric.name}: {self.fabric.ranks[rank]} (rank {rank}) lacks a NIC on the"
@@ -88,7 +98,11 @@ class Networked:
         wire_ways, nic = self.ways, self.adapters[0]
         if self.connection.kind == "flag":
             return Place("network", (self._flag(),))
-        relayed = self._reads() and self.fabric.pxn and not self._accesses_memory(self.src, 0)
+        relayed = (
+            self._reads()
+            and self.fabric.pxn
+            and not self._accesses_memory(self.src, 0)
+        )
         helper = wire_ways.helper(self.src, self.rails[0]) if relayed else -1
         first, at = self._first_leg(helper)
         server = self.src if helper < 0 else helper
@@ -104,13 +118,23 @@ class Networked:
     def _flag(self) -> Leg:
         """Return the leg of a flag without data."""
         wire_ways, src, dst = self.ways, self.src, self.dst
-        forward_ps = self._message_ps(0) + self.adapters[1].completion_ps + wire_ways.to_gpu(dst)
+        forward_ps = (
+            self._message_ps(0)
+            + self.adapters[1].completion_ps
+            + wire_ways.to_gpu(dst)
+        )
         forward_ps += (
-            wire_ways.to_host(src) + wire_ways.host(src).thread_ps + self.adapters[0].post_ps
+            wire_ways.to_host(src)
+            + wire_ways.host(src).thread_ps
+            + self.adapters[0].post_ps
         )
         back = wire_ways.to_host(dst) + self._message_ps(1) + wire_ways.to_gpu(src)
         return Leg(
-            wire_ways.endpoint(src), wire_ways.endpoint(dst), ConnKind.FLAG, forward_ps, back
+            wire_ways.endpoint(src),
+            wire_ways.endpoint(dst),
+            ConnKind.FLAG,
+            forward_ps,
+            back,
         )
 
     def _accesses_memory(self, rank: int, side: int) -> bool:
@@ -156,7 +180,11 @@ class Networked:
         if wire_ways.is_host(src) or (self._accesses_memory(src, 0) and not lines):
             return flag, endpoint
         uses_helper = helper >= 0 and not lines
-        target = wire_ways.endpoint(helper) if uses_helper else wire_ways.stage(src, self.nics[0])
+        target = (
+            wire_ways.endpoint(helper)
+            if uses_helper
+            else wire_ways.stage(src, self.nics[0])
+        )
         if target == NONE:
             return flag, endpoint
         path = wire_ways.path(src, target)
@@ -181,7 +209,9 @@ class Networked:
         gpudirect = self._accesses_memory(dst, 1)
         stage = NONE if gpudirect else wire_ways.stage(dst, self.nics[1])
         start = int(arrays.endpoints["node"][proxy])
-        path = wire_ways.steps(start, (*self.nics, endpoint if stage == NONE else stage))
+        path = wire_ways.steps(
+            start, (*self.nics, endpoint if stage == NONE else stage)
+        )
         answer: tuple[int, ...] = ()
         if stage != NONE:
             back = wire_ways.steps(int(arrays.endpoints["node"][stage]), (endpoint,))
@@ -201,7 +231,9 @@ class Networked:
             dst=endpoint,
             kind=ConnKind.WRITE,
             tail_ps=tail + sending.post_ps + sending.transit_ps,
-            head_ps=wire_ways.to_host(dst) + self._back_ps(adapter) + self.protocol.head_fence_ps,
+            head_ps=wire_ways.to_host(dst)
+            + self._back_ps(adapter)
+            + self.protocol.head_fence_ps,
             hops=len(path) + len(answer),
             packet_bytes=sending.mtu_bytes,
             width=len(arrays.group(start, self.nics[0])),
@@ -283,7 +315,10 @@ class Places(WireWays):
         kind = path_type(self.arrays, path)
         memory = self.memory(dst)
         if kind == PathType.NVL and self._over_nvlink(path):
-            return Place("direct", (self._link_leg(connection, path, self.is_read(connection)),))
+            return Place(
+                "direct",
+                (self._link_leg(connection, path, self.is_read(connection)),),
+            )
         if kind != PathType.NVL and self._over_pcie(kind, memory):
             return Place("peer", (self._link_leg(connection, path, read=False),))
         self._check_staged(src, dst, memory)
@@ -291,14 +326,21 @@ class Places(WireWays):
 
     def _over_pcie(self, kind: PathType, memory: int) -> bool:
         """Return True if P2P may use PCIe; it must without host memory, if a level allows it."""
-        return kind <= self.p2p_level or (memory == NONE and self.p2p_level > PathType.LOC)
+        return kind <= self.p2p_level or (
+            memory == NONE and self.p2p_level > PathType.LOC
+        )
 
     def _over_nvlink(self, path: Sequence[int]) -> bool:
         """Return True if P2P may use NVLink here: through another GPU from level NVB on."""
         if self.p2p_level >= PathType.NVB and self.fabric.nvb:
             return True
-        between = (self.fabric.nodes[int(self.arrays.wires["src"][wire])] for wire in path[1:])
-        return self.p2p_level >= PathType.NVL and all(node.kind != "gpu" for node in between)
+        between = (
+            self.fabric.nodes[int(self.arrays.wires["src"][wire])]
+            for wire in path[1:]
+        )
+        return self.p2p_level >= PathType.NVL and all(
+            node.kind != "gpu" for node in between
+        )
 
     def _check_staged(self, src: int, dst: int, memory: int) -> None:
         """Raise `ScheduleError` if two ranks of a node have neither P2P nor shared host memory."""
@@ -315,29 +357,45 @@ class Places(WireWays):
             " NICs inside a node need --env NCCL_SHM_DISABLE=1, which splits it into nodes"
         )
 
-    def _link_leg(self, connection: Connection, path: Sequence[int], read: bool) -> Leg:
+    def _link_leg(
+        self, connection: Connection, path: Sequence[int], read: bool
+    ) -> Leg:
         """Return the leg over NVLink or another network without hosts, or of PCIe writes to the peer's memory."""
         back = self.path(connection.dst, self.endpoint(connection.src))
         leg = self._plain(connection, path, back, read)
-        there_ps, back_ps = self.arrays.latency_ps(path), self.arrays.latency_ps(back)
+        there_ps, back_ps = (
+            self.arrays.latency_ps(path),
+            self.arrays.latency_ps(back),
+        )
         protocol = protocol_of(self.arrays, connection.protocol)
         # Data of LL and LL128 contain their flags.
         in_data = connection.kind == "data" and connection.protocol != "simple"
         tail_ps = protocol.tail_fence_ps + (0 if in_data else there_ps)
-        return replace(leg, tail_ps=tail_ps, head_ps=back_ps + protocol.head_fence_ps)
+        return replace(
+            leg, tail_ps=tail_ps, head_ps=back_ps + protocol.head_fence_ps
+        )
 
-    def _staged_leg(self, connection: Connection, protocol: Protocol, memory: int) -> Leg:
+    def _staged_leg(
+        self, connection: Connection, protocol: Protocol, memory: int
+    ) -> Leg:
         """Return the leg through host memory near the receiver: one writes, the other reads."""
         arrays, src, dst = self.arrays, connection.src, connection.dst
         write_path, fetch = self.path(src, memory), self.path(dst, memory)
-        answer = self.steps(int(arrays.endpoints["node"][memory]), (self.endpoint(dst),))
+        answer = self.steps(
+            int(arrays.endpoints["node"][memory]), (self.endpoint(dst),)
+        )
         flags = connection.kind == "flag"
-        limits = self.packet_limit(src, write_path), self.packet_limit(dst, [*fetch, *answer])
+        limits = (
+            self.packet_limit(src, write_path),
+            self.packet_limit(dst, [*fetch, *answer]),
+        )
         return Leg(
             src=self.endpoint(src),
             dst=self.endpoint(dst),
             kind=ConnKind.FLAG if flags else ConnKind.WRITE,
-            tail_ps=arrays.latency_ps(write_path) + self.to_gpu(dst) + protocol.tail_fence_ps,
+            tail_ps=arrays.latency_ps(write_path)
+            + self.to_gpu(dst)
+            + protocol.tail_fence_ps,
             head_ps=self.to_host(dst) + self.to_gpu(src) + protocol.head_fence_ps,
             hops=0 if flags else len(write_path) + len(fetch) + len(answer),
             packet_bytes=min(limits),
@@ -347,7 +405,11 @@ class Places(WireWays):
         )
 
     def _plain(
-        self, connection: Connection, path: Sequence[int], back: Sequence[int], read: bool
+        self,
+        connection: Connection,
+        path: Sequence[int],
+        back: Sequence[int],
+        read: bool,
     ) -> Leg:
         """Return a leg that carries the data of a connection over `path`, without flags."""
         src, dst = self.endpoint(connection.src), self.endpoint(connection.dst)
@@ -356,19 +418,37 @@ class Places(WireWays):
         return Leg(
             src=src,
             dst=dst,
-            kind=ConnKind.FLAG if flags else ConnKind.READ if read else ConnKind.WRITE,
+            kind=ConnKind.FLAG
+            if flags
+            else ConnKind.READ
+            if read
+            else ConnKind.WRITE,
             hops=0 if flags else len(path) * (2 if read else 1),
-            packet_bytes=128 if flags else self.packet_limit(asks, back if read else path),
+            packet_bytes=128
+            if flags
+            else self.packet_limit(asks, back if read else path),
             routing=None if flags or read else self._between_hosts(connection),
-            width=len(self.arrays.group(self.arrays.node_of(asks), src if read else dst)),
+            width=len(
+                self.arrays.group(self.arrays.node_of(asks), src if read else dst)
+            ),
             forms=self.formats([*path, *(back if read else ())]),
         )
 
     def _between_hosts(self, connection: Connection) -> str | None:
         """Return the routing between hosts without NICs; None leaves it to the schedule."""
-        return None if connection.path else self.hosts_routing(connection.src, connection.dst)
+        return (
+            None
+            if connection.path
+            else self.hosts_routing(connection.src, connection.dst)
+        )
 
     def is_read(self, connection: Connection) -> bool:
         """Return True if the receiver pulls the data over NVLink; LL and LL128 always push."""
-        pulls = connection.moved == "pull" if connection.moved else self.fabric.p2p == "read"
-        return pulls and connection.kind == "data" and connection.protocol == "simple"
+        pulls = (
+            connection.moved == "pull"
+            if connection.moved
+            else self.fabric.p2p == "read"
+        )
+        return (
+            pulls and connection.kind == "data" and connection.protocol == "simple"
+        )

@@ -33,7 +33,9 @@ from clusim.topology.model import PathChoice
 from clusim.topology.node import NicTraits
 from clusim.topology.rows import total_vcs, trim_bytes
 
-Routing = Literal["auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal", "minimal"]
+Routing = Literal[
+    "auto", "ecmp", "spray", "adaptive", "credit", "flowlet", "ugal", "minimal"
+]
 """Paths of flows or packets; ``ecmp`` is one path per flow, ``auto`` the topology's choice."""
 
 BY_LOAD = ("adaptive", "credit", "flowlet", "ugal", "minimal")
@@ -48,7 +50,9 @@ DETOUR_VCS = 2
 def check_routing(routing: str, gap_ps: int | None) -> None:
     """Raise `InputError` if a word is not a `Routing`, or if flowlets lack a gap, or others have one."""
     if routing not in get_args(Routing):
-        raise InputError(f"routing {routing!r}: unknown; one of {', '.join(get_args(Routing))}")
+        raise InputError(
+            f"routing {routing!r}: unknown; one of {', '.join(get_args(Routing))}"
+        )
     if (gap_ps is not None) != (routing == "flowlet"):
         word = "needs" if gap_ps is None else "is without"
         raise InputError(f"routing {routing}: {word} a gap (--flowlet-gap)")
@@ -96,7 +100,9 @@ def receiver_of(
     in_order = sending.plugin == "verbs" and not trim_bytes(fabric)
     mode = sending.retransmission or ("go-back-n" if in_order else "selective")
     selective, times = mode == "selective", (sending.timeout_ps, sending.retries)
-    return Receiver(nak_ps, order or 0, *times, selective, selective and trim_bytes(fabric) > 0)
+    return Receiver(
+        nak_ps, order or 0, *times, selective, selective and trim_bytes(fabric) > 0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +124,16 @@ class Spreading:
         """Return the number of virtual channels on a topology."""
         if self.routing == "minimal":
             return _minimal_vc(fabric) + 1
-        return max(total_vcs(fabric), 2 * DETOUR_VCS if self.routing == "ugal" else 1)
+        return max(
+            total_vcs(fabric), 2 * DETOUR_VCS if self.routing == "ugal" else 1
+        )
 
     def _check_minimal(self, arrays: FabricArrays) -> None:
         name, needed = arrays.fabric.name, self.num_vcs(arrays.fabric)
         if not arrays.wires["dim"].any():
-            raise InputError(f"routing minimal: {name} is not a torus or mesh in dimension order")
+            raise InputError(
+                f"routing minimal: {name} is not a torus or mesh in dimension order"
+            )
         if needed > NVC[1]:
             raise InputError(
                 f"routing minimal: {name} needs {needed} virtual channels; at most {NVC[1]}"
@@ -151,8 +161,13 @@ class Spreading:
             Rows of the flows, or NONE.
         """
         by_load, fabric = self.routing in BY_LOAD, arrays.fabric
-        if self.routing in ("ugal", "minimal") and total_vcs(fabric) > fabric.num_vcs:
-            raise InputError(f"routing {self.routing}: {fabric.name} has traffic classes or trims")
+        if (
+            self.routing in ("ugal", "minimal")
+            and total_vcs(fabric) > fabric.num_vcs
+        ):
+            raise InputError(
+                f"routing {self.routing}: {fabric.name} has traffic classes or trims"
+            )
         kinds: dict[Receiver, int] = {}
         numbers = np.full(len(receivers), NONE, np.uint32)
         for flow, receiver in enumerate(receivers):
@@ -176,7 +191,9 @@ class Spreading:
             spreads["estimate"] = Load.CREDIT
         if self.routing == "ugal":
             spreads["detour_lo"] = len(arrays.endpoints) if nics else 0
-            spreads["detour_hi"] = len(arrays.targets) if nics else len(arrays.endpoints)
+            spreads["detour_hi"] = (
+                len(arrays.targets) if nics else len(arrays.endpoints)
+            )
             spreads["detour_vcs"] = DETOUR_VCS
         return spreads, numbers
 
@@ -218,7 +235,10 @@ def spreads_of(arrays: FabricArrays, legs: Sequence[Leg]) -> SpreadTable:
 
 
 def reroute(
-    fabric: Fabric, routing: str = "auto", gap_ps: int | None = None, order: int | str | None = None
+    fabric: Fabric,
+    routing: str = "auto",
+    gap_ps: int | None = None,
+    order: int | str | None = None,
 ) -> Fabric:
     """Return the topology with other paths between its nodes.
 
@@ -245,9 +265,13 @@ def reroute(
     changes: dict[str, Any] = {}
     if routing != "auto":
         if not _has_network(fabric):
-            raise InputError(f"routing {routing}: {fabric.name} lacks a network between nodes")
+            raise InputError(
+                f"routing {routing}: {fabric.name} lacks a network between nodes"
+            )
         choice = cast("PathChoice", "hash" if routing == "ecmp" else routing)
-        changes["forwarding"] = replace(fabric.forwarding, choice=choice, gap_ps=gap_ps)
+        changes["forwarding"] = replace(
+            fabric.forwarding, choice=choice, gap_ps=gap_ps
+        )
     if order is not None:
         if not any(node.nic is not None for node in fabric.nodes):
             raise InputError(f"reorder {order}: {fabric.name} lacks NICs")
@@ -265,5 +289,7 @@ def reroute(
 def _has_network(fabric: Fabric) -> bool:
     """Return True if there are hosts, or NICs with links other than PCIe."""
     kinds = {node.name: node.kind for node in fabric.nodes}
-    ends = ((kinds[link.a], kinds[link.b]) for link in fabric.links if link.cls != "pcie")
+    ends = (
+        (kinds[link.a], kinds[link.b]) for link in fabric.links if link.cls != "pcie"
+    )
     return "host" in kinds.values() or any("nic" in pair for pair in ends)

@@ -42,26 +42,50 @@ class Builder:
         self._node = _node(system)
         self._adapters: dict[Path, dict[str, Any]] = {}
         self._peer = dict(
-            zip(("peer_times", "peer_over"), peer_overhead(system.version), strict=True)
+            zip(
+                ("peer_times", "peer_over"),
+                peer_overhead(system.version),
+                strict=True,
+            )
         )
 
-    def attempt(self, draft: GraphDraft, best: Graph, steps: int) -> tuple[Graph, int]:
+    def attempt(
+        self, draft: GraphDraft, best: Graph, steps: int
+    ) -> tuple[Graph, int]:
         """Return the best channels after an attempt of `steps`, `best` itself if it was in vain, and the steps left."""
         system = self.system
         if draft.type_inter not in self._adapters:
-            self._adapters[draft.type_inter] = _adapters_to_try(system, draft.type_inter)
+            self._adapters[draft.type_inter] = _adapters_to_try(
+                system, draft.type_inter
+            )
         conditions = {
-            **{name: getattr(draft, name) for name in ("intra", "inter", "least", "most", "cross")},
-            **{name: int(getattr(draft, name)) for name in ("pattern", "type_intra", "type_inter")},
+            **{
+                name: getattr(draft, name)
+                for name in ("intra", "inter", "least", "most", "cross")
+            },
+            **{
+                name: int(getattr(draft, name))
+                for name in ("pattern", "type_intra", "type_inter")
+            },
             **{"same": int(draft.same), "collective": int(draft.collective)},
             "first_net_only": int(since(system.version, "doubled channels")),
-            "penalises_crossing": int(not since(system.version, "no penalty for crossing NICs")),
+            "penalises_crossing": int(
+                not since(system.version, "no penalty for crossing NICs")
+            ),
             "compares_heads": int(since(system.version, "nvls compares bandwidth")),
             **self._peer,
         }
         conditions_met = {
-            **{"intra": best.intra_GBps, "inter": best.inter_GBps, "cross": best.cross_nic},
-            **{"pattern": int(best.pattern), "num_channels": best.num_channels, "hops": best.hops},
+            **{
+                "intra": best.intra_GBps,
+                "inter": best.inter_GBps,
+                "cross": best.cross_nic,
+            },
+            **{
+                "pattern": int(best.pattern),
+                "num_channels": best.num_channels,
+                "hops": best.hops,
+            },
         }
         node = {**self._node, **self._adapters[draft.type_inter]}
         result, steps_left = attempt(node, conditions, conditions_met, steps)
@@ -97,10 +121,19 @@ def _node(system: System) -> dict[str, Any]:
     for (a, b), route in system.routes.items():
         if a in number and b in number and route.type < Path.DIS:
             narrow = int(_is_narrow(a, route))
-            paths[number[a], number[b]] = len(links), route.hops, int(route.type), narrow
+            paths[number[a], number[b]] = (
+                len(links),
+                route.hops,
+                int(route.type),
+                narrow,
+            )
             links += _links(a, route)
     return {
-        **{"num_gpus": len(gpus), "num_nets": len(nets), "num_links": system.num_links},
+        **{
+            "num_gpus": len(gpus),
+            "num_nets": len(nets),
+            "num_links": system.num_links,
+        },
         **{"has_switch": int(system.switch is not None), "link_rates": rates},
         **{"paths": paths, "links": np.array(links or [(0, 0, 0)], np.int32)},
         **_nets(system),
@@ -117,7 +150,9 @@ def _links(start: Device, route: Route) -> list[tuple[int, int, int]]:
         (
             link.number,
             link.back
-            if link.remote.kind == "gpu" and link.remote.capability < 80 and start.kind != "gpu"
+            if link.remote.kind == "gpu"
+            and link.remote.capability < 80
+            and start.kind != "gpu"
             else -1,
             int(link.kind == "pci"),
         )
@@ -130,7 +165,8 @@ def _is_narrow(start: Device, route: Route) -> bool:
         route.type == Path.PHB
         and start.kind == "gpu"
         and any(
-            link.remote.kind == "cpu" and link.remote.cpu.vendor == "intel" for link in route.links
+            link.remote.kind == "cpu" and link.remote.cpu.vendor == "intel"
+            for link in route.links
         )
     )
 
@@ -142,7 +178,9 @@ def _nets(system: System) -> dict[str, Any]:
     for net in system.adapters:
         routes = [(system.route(net, gpu), gpu.index) for gpu in system.gpus]
         keys = {
-            i: (route.rate, -route.hops) for route, i in routes if route is not None and route.hops
+            i: (route.rate, -route.hops)
+            for route, i in routes
+            if route is not None and route.hops
         }
         best = max(keys.values(), default=(0.0, 0))
         for index, key in keys.items():
@@ -161,13 +199,20 @@ def _choices(system: System) -> dict[str, Any]:
     for gpu in system.gpus if system.switch is None else []:
         for net in (None, *system.adapters):
             ranked = _rank(system, gpu, net)
-            kinds = {key: i for i, key in enumerate({item[:2]: None for item in ranked})}
+            kinds = {
+                key: i for i, key in enumerate({item[:2]: None for item in ranked})
+            }
             choices += [(item[-1], kinds[item[:2]]) for item in ranked]
             first.append(len(choices))
-    return {"choices_first": first, "choices": np.array(choices or [(0, 0)], np.int32)}
+    return {
+        "choices_first": first,
+        "choices": np.array(choices or [(0, 0)], np.int32),
+    }
 
 
-def _rank(system: System, gpu: Device, net: Device | None) -> list[tuple[int, int, int]]:
+def _rank(
+    system: System, gpu: Device, net: Device | None
+) -> list[tuple[int, int, int]]:
     """Return rate and length of the paths to all other GPUs, and their numbers, best first."""
     count = len(system.gpus)
     scored = []
@@ -179,7 +224,10 @@ def _rank(system: System, gpu: Device, net: Device | None) -> list[tuple[int, in
         score = [0, 0, 0]
         back = system.route(net, other) if net is not None else None
         if back is not None:
-            pcie = min((link.rate for link in other.links if link.kind == "pci"), default=0.0)
+            pcie = min(
+                (link.rate for link in other.links if link.kind == "pci"),
+                default=0.0,
+            )
             score = [-int(back.rate), -int(pcie), back.hops]
         scored.append((*score, -int(route.rate), route.hops, distance, other.index))
     return [(rate, hops, index) for *_, rate, hops, _, index in sorted(scored)]
@@ -187,9 +235,14 @@ def _rank(system: System, gpu: Device, net: Device | None) -> list[tuple[int, in
 
 def _adapters_to_try(system: System, longest: Path) -> dict[str, Any]:
     """Return the NICs to try of all GPUs, then of each GPU, within a path type."""
-    candidates = [_find_adapters(system, gpu, longest) for gpu in (None, *system.gpus)]
+    candidates = [
+        _find_adapters(system, gpu, longest) for gpu in (None, *system.gpus)
+    ]
     first = np.cumsum([0, *map(len, candidates)])
-    return {"nets_first": first, "nets_to_try": [i for nets in candidates for i in nets] or [0]}
+    return {
+        "nets_first": first,
+        "nets_to_try": [i for nets in candidates for i in nets] or [0],
+    }
 
 
 def _find_adapters(system: System, gpu: Device | None, longest: Path) -> list[int]:

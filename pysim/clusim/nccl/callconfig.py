@@ -69,12 +69,16 @@ class CallConfig:
         for name in ("min_ctas", "max_ctas", "nvls_ctas"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= _MOST:
-                raise InputError(f"{name} of a call: {value} is outside 1 to {_MOST}")
+                raise InputError(
+                    f"{name} of a call: {value} is outside 1 to {_MOST}"
+                )
         _ = _parse_selection(self.select)
 
     def check(self, comm: Communicator, operation: str) -> None:
         """Raise `InputError` if the release or the operation lacks configurations."""
-        if comm.settings.library is not None or not since(comm.version, "configured calls"):
+        if comm.settings.library is not None or not since(
+            comm.version, "configured calls"
+        ):
             raise InputError(
                 f"{comm.library}: calls have no configuration of algorithms and CTAs; NCCL has it since 2.31"
             )
@@ -85,7 +89,11 @@ class CallConfig:
 
     def names(self, settings: Settings) -> frozenset[str] | None:
         """Return NCCL's names of the selected algorithms; None without a selection, or where variables decide."""
-        if not self.select.strip() or settings.algo is not None or settings.proto is not None:
+        if (
+            not self.select.strip()
+            or settings.algo is not None
+            or settings.proto is not None
+        ):
             return None
         return _parse_selection(self.select)
 
@@ -94,22 +102,31 @@ class CallConfig:
         names = self.names(settings)
         if names is None:
             return None
-        return frozenset(n.removeprefix(_SYMMETRIC) for n in names if n.startswith(_SYMMETRIC))
+        return frozenset(
+            n.removeprefix(_SYMMETRIC) for n in names if n.startswith(_SYMMETRIC)
+        )
 
     def on(self, comm: Communicator) -> Communicator:
         """Return a communicator with the limits of this call on CTAs; variables precede them."""
         settings = comm.settings
-        low, high = settings.min_ctas or self.min_ctas, settings.max_ctas or self.max_ctas
+        low, high = (
+            settings.min_ctas or self.min_ctas,
+            settings.max_ctas or self.max_ctas,
+        )
         if low and high and low > high:
             low = None
         nvls = comm.nvls_channels
         if self.nvls_ctas and settings.nvls_nchannels is None:
             nvls = min(nvls, self.nvls_ctas)
         return replace(
-            comm, nvls_channels=nvls, settings=replace(settings, min_ctas=low, max_ctas=high)
+            comm,
+            nvls_channels=nvls,
+            settings=replace(settings, min_ctas=low, max_ctas=high),
         )
 
-    def choose(self, comm: Communicator, collective: Collective, num_bytes: int) -> Selection:
+    def choose(
+        self, comm: Communicator, collective: Collective, num_bytes: int
+    ) -> Selection:
         """Return NCCL's choice for `num_bytes`, as of `Communicator.select`.
 
         Raises
@@ -149,7 +166,12 @@ def _selectable_names() -> frozenset[str]:
         if algorithm in _EVERY_PROTOCOL or protocol is Protocol.SIMPLE
     )
     kernels = (*(kernel.short for kernel in KERNELS), *_RAILED)
-    return frozenset((*(general_name(*pair) for pair in pairs), *(_SYMMETRIC + n for n in kernels)))
+    return frozenset(
+        (
+            *(general_name(*pair) for pair in pairs),
+            *(_SYMMETRIC + n for n in kernels),
+        )
+    )
 
 
 @cache
@@ -162,12 +184,18 @@ def _parse_selection(text: str) -> frozenset[str]:
         remaining = set(names)
         for factor in filter(None, term.split("+")):
             tag = factor.removeprefix("^").upper()
-            matches = {name for name in names if tag and name.upper().startswith(tag)}
+            matches = {
+                name for name in names if tag and name.upper().startswith(tag)
+            }
             if not matches:
                 raise InputError(
                     f"selection {text!r}: {factor!r} is no algorithm; names: {', '.join(sorted(names))}"
                 )
-            remaining = remaining - matches if factor.startswith("^") else remaining & matches
+            remaining = (
+                remaining - matches
+                if factor.startswith("^")
+                else remaining & matches
+            )
         if not remaining or not term.strip("+"):
             raise InputError(f"selection {text!r}: {term!r} selects no algorithm")
         result |= remaining

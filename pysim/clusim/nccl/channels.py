@@ -8,15 +8,23 @@ from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.system import System
 
 
-def num_channels(group: RankGroup, ring: Graph, chain: Graph, system: System, searched: int) -> int:
+def num_channels(
+    group: RankGroup, ring: Graph, chain: Graph, system: System, searched: int
+) -> int:
     """Return the channels of the communicator: searched, doubled, then limited by the settings."""
     version, settings = system.version, system.settings
     if settings.library is not None:
         count = settings.library.channels(group.num_ranks, group.num_nodes, searched)
-        return _limit_channels(count, settings, settings.library.most[group.num_nodes > 1])
+        return _limit_channels(
+            count, settings, settings.library.most[group.num_nodes > 1]
+        )
     limit = max_channels(version)
     count = min(limit, 2 * searched)
-    collnet = group.collnet and settings.collnet_enable and group.num_ranks > group.num_nodes
+    collnet = (
+        group.collnet
+        and settings.collnet_enable
+        and group.num_ranks > group.num_nodes
+    )
     if collnet and chain.intra_GBps > chain.inter_GBps:
         count = min(limit, count + count // 2)
     if (
@@ -33,7 +41,9 @@ def num_channels(group: RankGroup, ring: Graph, chain: Graph, system: System, se
 def _limit_channels(count: int, settings: Settings, limit: int) -> int:
     """Return a number of channels within the limits of the settings."""
     count = min(count, settings.max_nchannels or limit, settings.max_ctas or limit)
-    return min(limit, max(count, settings.min_nchannels or 1, settings.min_ctas or 1))
+    return min(
+        limit, max(count, settings.min_nchannels or 1, settings.min_ctas or 1)
+    )
 
 
 def _up(number: int) -> int:
@@ -59,10 +69,17 @@ def p2p_channels(system: System, group: RankGroup, count: int) -> tuple[int, int
     if group.num_nodes > 1:
         lanes = 2
         if late:
-            rates = [r.rate for n in system.adapters if (r := system.route(system.gpus[0], n))]
+            rates = [
+                r.rate
+                for n in system.adapters
+                if (r := system.route(system.gpus[0], n))
+            ]
             nearest_nics = len(system.nearest(system.gpus[0], system.adapters))
             lanes = max(nearest_nics, -(-int(max(rates, default=0.0)) // 14), 2)
-        elif since(system.version, "p2p channels by ranks") and 2 * group.num_ranks > 4 * count:
+        elif (
+            since(system.version, "p2p channels by ranks")
+            and 2 * group.num_ranks > 4 * count
+        ):
             lanes = 1
         per_peer = min(per_peer, lanes)
     total, per_peer = _up(count), _up(per_peer)

@@ -15,7 +15,13 @@ from typing import NamedTuple
 
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
-from clusim.base.terms.operations import COLLECTIVE_OF, OF_NCCL, Algorithm, Collective, Protocol
+from clusim.base.terms.operations import (
+    COLLECTIVE_OF,
+    OF_NCCL,
+    Algorithm,
+    Collective,
+    Protocol,
+)
 from clusim.collectives.onesided import emit_puts
 from clusim.nccl import programs
 from clusim.nccl.callconfig import CallConfig
@@ -119,11 +125,17 @@ def choose(
         chosen = overrides.choose(comm, collective, size_bytes)
     else:
         chosen = comm.select(collective, size_bytes)
-        requested = None if overrides is None else _requested_selection(comm, chosen, overrides)
+        requested = (
+            None
+            if overrides is None
+            else _requested_selection(comm, chosen, overrides)
+        )
     best = requested or chosen
     note = ""
     if isinstance(overrides, NcclOverrides) and requested is None:
-        note = f"{overrides.algorithm.value} {overrides.protocol.value} cannot run here"
+        note = (
+            f"{overrides.algorithm.value} {overrides.protocol.value} cannot run here"
+        )
     if (best.algorithm, collective) not in WRITERS:
         best, note = _nearest(operation, chosen, best.algorithm)
         requested = None
@@ -135,7 +147,10 @@ def _requested_selection(
     comm: Communicator, chosen: Selection, overrides: NcclOverrides
 ) -> Selection | None:
     """Return the request as a selection; None if the system cannot run it."""
-    if overrides.algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE) and not comm.group.nvls:
+    if (
+        overrides.algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE)
+        and not comm.group.nvls
+    ):
         return None
     threads = channels_and_threads(
         comm.table,
@@ -144,16 +159,24 @@ def _requested_selection(
         comm.lanes,
     )
     if overrides.channels:
-        threads = replace(threads, num_channels=min(overrides.channels, 64), why=overrides.why)
+        threads = replace(
+            threads, num_channels=min(overrides.channels, 64), why=overrides.why
+        )
     key = overrides.algorithm, overrides.protocol
-    time_us = overrides.model_us if overrides.model_us >= 0 else chosen.times_us.get(key, 0.0)
+    time_us = (
+        overrides.model_us
+        if overrides.model_us >= 0
+        else chosen.times_us.get(key, 0.0)
+    )
     return Selection(
         *(chosen.collective, chosen.num_bytes, *key),
         *(threads, time_us, chosen.times_us, overrides.why),
     )
 
 
-def _nearest(operation: str, chosen: Selection, missing: Algorithm) -> tuple[Selection, str]:
+def _nearest(
+    operation: str, chosen: Selection, missing: Algorithm
+) -> tuple[Selection, str]:
     """Return the best algorithm with a program by the cost model, and a note on the missing one."""
     priced = [key for key in _algorithm_keys(chosen) if chosen.times_us[key] > 0]
     if not priced:
@@ -182,7 +205,9 @@ def way_of(comm: Communicator, plan: NcclPlan | None) -> Way:
     return Way(chosen.algorithm.value, chosen.protocol.value, plan.num_channels)
 
 
-def plan_ways(comm: Communicator, collective: Collective | None, sizes: Sequence[int]) -> list[Way]:
+def plan_ways(
+    comm: Communicator, collective: Collective | None, sizes: Sequence[int]
+) -> list[Way]:
     """Return the plans of a collective at every size, or of sends and receives without a collective."""
     if collective is None:
         return [way_of(comm, None)]
@@ -219,7 +244,10 @@ class Communicators:
     """
 
     def __init__(
-        self, fabric: Fabric, version: Version = LATEST, settings: Settings | None = None
+        self,
+        fabric: Fabric,
+        version: Version = LATEST,
+        settings: Settings | None = None,
     ) -> None:
         self.fabric, self.version, self.settings = fabric, version, settings
         self._known: dict[tuple[int, ...] | None, Members] = {}
@@ -238,7 +266,9 @@ class Communicators:
         if key not in self._known:
             comm = communicator(self.fabric, self.version, self.settings, ranks=key)
             at = {rank: position for position, rank in enumerate(comm.ranks)}
-            self._known[key] = Members(comm, tuple(at[rank] for rank in key or comm.ranks))
+            self._known[key] = Members(
+                comm, tuple(at[rank] for rank in key or comm.ranks)
+            )
         return self._known[key]
 
     def adopt(self, ranks: Sequence[int], members: Members) -> None:
@@ -246,7 +276,10 @@ class Communicators:
         self._known[tuple(ranks)] = members
 
     def choice(
-        self, group: GroupLike, moved: CollectivePayload, overrides: Wanted | None = None
+        self,
+        group: GroupLike,
+        moved: CollectivePayload,
+        overrides: Wanted | None = None,
     ) -> Choice:
         """Return the plan of a collective."""
         members = self.of(group)
@@ -279,7 +312,10 @@ class Communicators:
         root = members.position[moved.root] if moved.root >= 0 else ABSENT
         tasks = programs.emit(
             *(_reorder_site(site, members.position), self.fabric, members.comm),
-            *(replace(moved, root=root), self.choice(members, moved, overrides).plan),
+            *(
+                replace(moved, root=root),
+                self.choice(members, moved, overrides).plan,
+            ),
         )
         return [tasks[at] for at in members.position]
 
@@ -289,7 +325,9 @@ class Communicators:
         """Append a launch of messages (source, target, bytes), which count in the ranks as given."""
         members = self.of(group)
         position = members.position
-        placed = [(position[src], position[dst], size) for src, dst, size in messages]
+        placed = [
+            (position[src], position[dst], size) for src, dst, size in messages
+        ]
         tasks = programs.emit_messages(
             _reorder_site(site, position), self.fabric, members.comm, placed
         )

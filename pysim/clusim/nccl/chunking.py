@@ -27,7 +27,11 @@ FIFO = {
 }
 """NCCL's FIFO of a connection by protocol."""
 
-_RINGS_OF_LOOPS = (Collective.ALLREDUCE, Collective.ALLGATHER, Collective.REDUCESCATTER)
+_RINGS_OF_LOOPS = (
+    Collective.ALLREDUCE,
+    Collective.ALLGATHER,
+    Collective.REDUCESCATTER,
+)
 
 
 def _up(number: int, unit: int) -> int:
@@ -67,7 +71,10 @@ class Buffers:
 
 
 def buffers(
-    algorithm: Algorithm, protocol: Protocol, collective: Collective, settings: Settings
+    algorithm: Algorithm,
+    protocol: Protocol,
+    collective: Collective,
+    settings: Settings,
 ) -> Buffers:
     """Return the FIFO of a connection; Simple rings move four steps a chunk and two a slice."""
     sizes = {
@@ -75,7 +82,9 @@ def buffers(
         Protocol.LL128: settings.ll128_buffsize,
         Protocol.SIMPLE: settings.buffsize,
     }[protocol]
-    default, line, data, grain = (FIFO if settings.library is None else RCCL_FIFO)[protocol]
+    default, line, data, grain = (FIFO if settings.library is None else RCCL_FIFO)[
+        protocol
+    ]
     step = (total := sizes or default) // STEPS
     looping = (
         protocol is Protocol.SIMPLE
@@ -103,7 +112,9 @@ class NvlsTuning:
     tree_chunk_bytes: int = 128 << 10
 
 
-def nvls_tuning(group: RankGroup, graph: Graph, version: Version, settings: Settings) -> NvlsTuning:
+def nvls_tuning(
+    group: RankGroup, graph: Graph, version: Version, settings: Settings
+) -> NvlsTuning:
     """Return the channels and chunks of NVLS and NVLSTree.
 
     ``ncclNvlsTuning`` and ``ncclNvlsTreeSm100Tuning`` of src/transport/nvls.cc (2.30), before 2.30 src/enqueue.cc;
@@ -120,9 +131,13 @@ def nvls_tuning(group: RankGroup, graph: Graph, version: Version, settings: Sett
     if not since(version, "nvls trees chunk as nvls"):
         start = (settings.buffsize or FIFO[Protocol.SIMPLE].total_bytes) // STEPS
     max_chunk = (
-        settings.nvlstree_max_chunksize or max_chunk or (65536 if group.num_nodes >= 4 else start)
+        settings.nvlstree_max_chunksize
+        or max_chunk
+        or (65536 if group.num_nodes >= 4 else start)
     )
-    return NvlsTuning(settings.nvls_nchannels or channels, chunk, min(start, max_chunk))
+    return NvlsTuning(
+        settings.nvls_nchannels or channels, chunk, min(start, max_chunk)
+    )
 
 
 def _blackwell_trees(group: RankGroup, graph: Graph) -> tuple[int, int, int]:
@@ -219,17 +234,27 @@ def plan_chunks(cutting: Cutting, num_bytes: int, num_channels: int) -> Chunks:
         if shape.num_nodes > 1 and shape.nvls_GBps < 150:
             chunk = min(chunk, 32 << 10)
         round_bytes = num_channels * shape.num_heads
-        small = _drop(chunk, num_bytes, round_bytes, ((64, 65536), (8, 32768), (2, 16384)))
+        small = _drop(
+            chunk, num_bytes, round_bytes, ((64, 65536), (8, 32768), (2, 16384))
+        )
     elif algorithm is Algorithm.NVLS_TREE:
         chunk = min(chunk, shape.nvls.tree_chunk_bytes)
         steps = ((32, 262144), (16, 131072), (4, 65536), (1, 32768))
         small = _drop(chunk, num_bytes, num_channels * shape.num_heads, steps)
     elif algorithm is Algorithm.COLLNET_DIRECT:
-        limits = ((64 * shape.depth, 131072), (8 * shape.depth, 65536), (8 * shape.depth, 32768))
+        limits = (
+            (64 * shape.depth, 131072),
+            (8 * shape.depth, 65536),
+            (8 * shape.depth, 32768),
+        )
         small = _halve(chunk, num_bytes, num_channels * shape.num_heads, limits)
     elif algorithm is Algorithm.COLLNET_CHAIN:
         chunk = min(256 << 10, chunk)
-        limits = ((64 * shape.depth, 131072), (8 * shape.depth, 65536), (shape.depth, 32768))
+        limits = (
+            (64 * shape.depth, 131072),
+            (8 * shape.depth, 65536),
+            (shape.depth, 32768),
+        )
         small = _halve(chunk, num_bytes, num_channels, limits)
     elif algorithm is Algorithm.TREE and protocol is Protocol.LL128:
         local = shape.num_ranks / shape.num_nodes
@@ -243,9 +268,16 @@ def plan_chunks(cutting: Cutting, num_bytes: int, num_channels: int) -> Chunks:
     elif (
         algorithm is Algorithm.TREE
         and protocol is Protocol.SIMPLE
-        and (settings.library is not None or not since(cutting.version, "trees chunk as rings"))
+        and (
+            settings.library is not None
+            or not since(cutting.version, "trees chunk as rings")
+        )
     ):
-        depth = shape.num_ranks // shape.num_nodes - 1 + (shape.num_nodes.bit_length() - 1)
+        depth = (
+            shape.num_ranks // shape.num_nodes
+            - 1
+            + (shape.num_nodes.bit_length() - 1)
+        )
         limits = ((8 * depth, 131072), (4 * depth, 65536), (depth, 32768))
         small = _halve(chunk, num_bytes, num_channels, limits)
     else:
@@ -258,7 +290,9 @@ def plan_chunks(cutting: Cutting, num_bytes: int, num_channels: int) -> Chunks:
     return Chunks(max(grain, small // grain * grain), fifo.slices_per_chunk, why)
 
 
-def _drop(chunk: int, num_bytes: int, parts: int, stages: tuple[tuple[int, int], ...]) -> int:
+def _drop(
+    chunk: int, num_bytes: int, parts: int, stages: tuple[tuple[int, int], ...]
+) -> int:
     """Return the chunk lowered to the sizes of `stages` while a rank has fewer rounds than their limits."""
     for rounds, size in stages:
         if num_bytes < rounds * parts * chunk and chunk > size:
@@ -266,7 +300,9 @@ def _drop(chunk: int, num_bytes: int, parts: int, stages: tuple[tuple[int, int],
     return chunk
 
 
-def _halve(chunk: int, num_bytes: int, parts: int, stages: tuple[tuple[float, int], ...]) -> int:
+def _halve(
+    chunk: int, num_bytes: int, parts: int, stages: tuple[tuple[float, int], ...]
+) -> int:
     """Return the chunk halved down to the sizes of `stages` while there are fewer rounds than their limits."""
     for rounds, size in stages:
         while num_bytes // (parts * chunk) < rounds and chunk > size:
@@ -327,7 +363,9 @@ def continuous_parts(
     collective, num_ranks = cutting.collective, cutting.shape.num_ranks
     channel_limit = most_channels or num_channels
     heavy = traffic_per_byte(collective, num_ranks)
-    if cutting.protocol is Protocol.LL and since(cutting.version, "traffic of ll counts fourfold"):
+    if cutting.protocol is Protocol.LL and since(
+        cutting.version, "traffic of ll counts fourfold"
+    ):
         heavy *= 4
     min_bytes = min_traffic(cutting.version)
     per_channel = max(min_bytes, count_bytes * heavy // num_channels)
@@ -346,7 +384,11 @@ def continuous_parts(
         middle = max(0, channel_limit - 2)
         remainder = cells - cells_each
         each_middle = remainder // (middle + 1)
-        counts = [cells_each, *[each_middle] * middle, each_middle + remainder % (middle + 1)]
+        counts = [
+            cells_each,
+            *[each_middle] * middle,
+            each_middle + remainder % (middle + 1),
+        ]
         counts = counts if channel_limit > 1 else [cells]
     parts, offset = [], 0
     global_factor = num_ranks if collective.has_blocks else 1

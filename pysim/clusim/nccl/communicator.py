@@ -27,7 +27,15 @@ from clusim.nccl.chunking import (
     plan_chunks,
 )
 from clusim.nccl.connect import Channel, SearchedMachine, connect
-from clusim.nccl.constants import LATEST, Path, Pattern, Version, later_notes, max_channels, since
+from clusim.nccl.constants import (
+    LATEST,
+    Path,
+    Pattern,
+    Version,
+    later_notes,
+    max_channels,
+    since,
+)
 from clusim.nccl.costs import CostTable, cost_table
 from clusim.nccl.env import Settings, notes_on_chips, notes_on_variables
 from clusim.nccl.graph import NVLS_ID, Graph, RankGroup
@@ -116,7 +124,10 @@ class Communicator:
     def node_graphs(self) -> tuple[Graph, ...]:
         """Return the graphs of the first node by their id in files: ring, tree, CollNet chain, NVLS, CollNet direct."""
         first = self.machines[0]
-        collnet = self.graphs[Algorithm.COLLNET_CHAIN], self.graphs[Algorithm.COLLNET_DIRECT]
+        collnet = (
+            self.graphs[Algorithm.COLLNET_CHAIN],
+            self.graphs[Algorithm.COLLNET_DIRECT],
+        )
         return first.ring, first.tree, collnet[0], first.nvls, collnet[1]
 
     @property
@@ -132,22 +143,35 @@ class Communicator:
         library = self.settings.library
         notes = (
             later_notes(self.version)
-            + notes_on_chips((gpu.chip, gpu.architecture, gpu.capability) for gpu in gpus)
+            + notes_on_chips(
+                (gpu.chip, gpu.architecture, gpu.capability) for gpu in gpus
+            )
             if library is None
             else library.missing(self.recognised_node)
         )
-        unknown = [cpu.name for s in self.systems for cpu in s.cpus if cpu.cpu.vendor == "other"]
+        unknown = [
+            cpu.name
+            for s in self.systems
+            for cpu in s.cpus
+            if cpu.cpu.vendor == "other"
+        ]
         if unknown:
             notes.append(
                 f"unknown processor {unknown[0]}: NCCL's defaults for unknown processors are used"
             )
-        lines = dict.fromkeys(line for system in self.systems for line in system.told)
+        lines = dict.fromkeys(
+            line for system in self.systems for line in system.told
+        )
         return (*notes, *lines, *notes_on_variables(self.settings))
 
     @cached_property
     def machine_of(self) -> tuple[int, ...]:
         """Return the node of every position."""
-        of = {rank: i for i, machine in enumerate(self.machines) for rank in machine.ranks}
+        of = {
+            rank: i
+            for i, machine in enumerate(self.machines)
+            for rank in machine.ranks
+        }
         return tuple(of[rank] for rank in range(self.group.num_ranks))
 
     @cached_property
@@ -155,14 +179,18 @@ class Communicator:
         """Return rings and trees over all nodes."""
         library = self.settings.library
         limit = 0 if library is None else library.tree_channels
-        return connect(self.machines, self.num_searched, self.num_channels, self.version, limit)
+        return connect(
+            self.machines, self.num_searched, self.num_channels, self.version, limit
+        )
 
     @cached_property
     def table(self) -> CostTable:
         """Return the cost table."""
         if self.settings.library is None:
             return cost_table(self.group, self.graphs, self.version, self.settings)
-        return rccl_table(self.group, self.graphs, self.settings, self.recognised_node)
+        return rccl_table(
+            self.group, self.graphs, self.settings, self.recognised_node
+        )
 
     @cached_property
     def recognised_node(self) -> KnownNode | None:
@@ -181,7 +209,10 @@ class Communicator:
         """Return, per NVLS head, its rank on every node."""
         count = min(machine.nvls.num_channels for machine in self.machines)
         return [
-            tuple(machine.ranks[machine.nvls.orders[head][0]] for machine in self.machines)
+            tuple(
+                machine.ranks[machine.nvls.orders[head][0]]
+                for machine in self.machines
+            )
             for head in range(count)
         ]
 
@@ -197,31 +228,43 @@ class Communicator:
         """
         if num_bytes < 1:
             raise InputError(f"size {num_bytes}: must be at least 1 byte")
-        return select(self.table, collective, num_bytes, lanes or self.lanes, allowed)
+        return select(
+            self.table, collective, num_bytes, lanes or self.lanes, allowed
+        )
 
     @cached_property
     def lanes(self) -> ChannelSupply:
         """Return the channels that the communicator has for a collective."""
         heads = max(1, self.graphs[Algorithm.COLLNET_DIRECT].num_channels)
-        return ChannelSupply(self.num_channels, self.nvls_channels, heads, self.settings)
+        return ChannelSupply(
+            self.num_channels, self.nvls_channels, heads, self.settings
+        )
 
     @cached_property
     def shape(self) -> GroupShape:
         """Return the inputs of chunk sizes."""
         group = self.group
-        nvls = self.table.cost(Collective.ALLREDUCE, Algorithm.NVLS, _SIMPLE).bandwidth_GBps
+        nvls = self.table.cost(
+            Collective.ALLREDUCE, Algorithm.NVLS, _SIMPLE
+        ).bandwidth_GBps
         return GroupShape(
             group.num_ranks,
             group.num_nodes,
             max(1, self.graphs[Algorithm.NVLS].num_channels),
             max(1, group.num_ranks // group.num_nodes),
             nvls or float("inf"),
-            nvls_tuning(group, self.graphs[Algorithm.NVLS], self.version, self.settings),
+            nvls_tuning(
+                group, self.graphs[Algorithm.NVLS], self.version, self.settings
+            ),
         )
 
-    def plan(self, collective: Collective, num_bytes: int, *, element_bytes: int = 4) -> NcclPlan:
+    def plan(
+        self, collective: Collective, num_bytes: int, *, element_bytes: int = 4
+    ) -> NcclPlan:
         """Return NCCL's plan of a collective of `num_bytes` (as in `select`)."""
-        return self.plan_of(self.select(collective, num_bytes), element_bytes=element_bytes)
+        return self.plan_of(
+            self.select(collective, num_bytes), element_bytes=element_bytes
+        )
 
     def plan_of(self, chosen: Selection, *, element_bytes: int = 4) -> NcclPlan:
         """Return NCCL's plan of a collective with a given algorithm, protocol and number of channels."""
@@ -229,11 +272,15 @@ class Communicator:
         count = chosen.threads.num_channels
         algorithm, protocol = chosen.algorithm, chosen.protocol
         shape = self._shape_for(algorithm)
-        how = Cutting(algorithm, protocol, collective, shape, self.version, self.settings)
+        how = Cutting(
+            algorithm, protocol, collective, shape, self.version, self.settings
+        )
         parts: list[ChannelPart] = []
         if distributes_continuously(self.version) and algorithm not in IN_LOOPS:
             ranks = self.group.num_ranks
-            count_bytes = max(1, num_bytes // ranks) if collective.has_blocks else num_bytes
+            count_bytes = (
+                max(1, num_bytes // ranks) if collective.has_blocks else num_bytes
+            )
             parts = continuous_parts(
                 how,
                 count_bytes,
@@ -243,7 +290,9 @@ class Communicator:
             )
         chunks = plan_chunks(how, num_bytes, count)
         if parts:
-            chunks = replace(chunks, chunk_bytes=max(part.chunk_bytes for part in parts))
+            chunks = replace(
+                chunks, chunk_bytes=max(part.chunk_bytes for part in parts)
+            )
         return NcclPlan(chosen, chunks, tuple(parts))
 
     def _shape_for(self, algorithm: Algorithm) -> GroupShape:
@@ -295,10 +344,14 @@ def communicator(
         ring, tree, nvls, *_ = result[id(system)]
         count = len(system.gpus)
         name = {_short(name): name for name in parts_of(fabric, zone).nodes}
-        adapters = tuple(tuple(name[_short(m)] for m in net.members) for net in system.adapters)
+        adapters = tuple(
+            tuple(name[_short(m)] for m in net.members) for net in system.adapters
+        )
         gpus = tuple(name[_short(gpu.name)] for gpu in system.gpus)
         ranks_here = tuple(range(first, first + count))
-        machines.append(SearchedMachine(ranks_here, ring, tree, nvls, adapters, gpus))
+        machines.append(
+            SearchedMachine(ranks_here, ring, tree, nvls, adapters, gpus)
+        )
         first += count
     agreed = _agree(fabric, systems, machines, list(result.values()))
     number = {name: rank for rank, name in enumerate(fabric.ranks)}
@@ -307,7 +360,11 @@ def communicator(
 
 
 def _endpoints(fabric: Fabric) -> list[Endpoint]:
-    return [node.endpoint for node in fabric.nodes if node.kind == "gpu" and node.endpoint]
+    return [
+        node.endpoint
+        for node in fabric.nodes
+        if node.kind == "gpu" and node.endpoint
+    ]
 
 
 def _members(fabric: Fabric, ranks: Sequence[int] | None) -> dict[int, list[int]]:
@@ -321,7 +378,9 @@ def _members(fabric: Fabric, ranks: Sequence[int] | None) -> dict[int, list[int]
     members: dict[int, list[int]] = {}
     for name in place if ranks is None else _names(fabric, ranks):
         if name not in place:
-            raise InputError(f"rank {fabric.ranks.index(name)} ({name}): no GPU; NCCL needs one")
+            raise InputError(
+                f"rank {fabric.ranks.index(name)} ({name}): no GPU; NCCL needs one"
+            )
         zone, number = place[name]
         members.setdefault(zone, []).append(number)
     if not members:
@@ -332,12 +391,17 @@ def _members(fabric: Fabric, ranks: Sequence[int] | None) -> dict[int, list[int]
 def _names(fabric: Fabric, ranks: Sequence[int]) -> list[str]:
     for rank in ranks:
         if not 0 <= rank < fabric.num_ranks:
-            raise InputError(f"rank {rank}: {fabric.name} has {fabric.num_ranks} ranks")
+            raise InputError(
+                f"rank {rank}: {fabric.name} has {fabric.num_ranks} ranks"
+            )
     return [fabric.ranks[rank] for rank in ranks]
 
 
 def _systems(
-    fabric: Fabric, version: Version, settings: Settings, members: dict[int, list[int]]
+    fabric: Fabric,
+    version: Version,
+    settings: Settings,
+    members: dict[int, list[int]],
 ) -> dict[int, System]:
     """Return NCCL's view of each node, by its number; equal nodes share a system."""
     alike: dict[tuple[object, ...], System] = {}
@@ -345,24 +409,42 @@ def _systems(
     for zone, numbers in sorted(members.items()):
         key = (_visible(fabric, zone), tuple(numbers))
         if key not in alike:
-            alike[key] = build_system(fabric, version, settings, zone=zone, ranks=numbers)
+            alike[key] = build_system(
+                fabric, version, settings, zone=zone, ranks=numbers
+            )
         result[zone] = alike[key]
     return result
 
 
 def _visible(fabric: Fabric, zone: int) -> tuple[tuple[object, ...], ...]:
     """Return the parts of a node that NCCL distinguishes, by their names in the node."""
-    cache: dict[int, tuple[tuple[object, ...], ...]] = fabric.cache.setdefault("visible", {})
+    cache: dict[int, tuple[tuple[object, ...], ...]] = fabric.cache.setdefault(
+        "visible", {}
+    )
     if zone not in cache:
         parts = parts_of(fabric, zone)
         result: list[tuple[object, ...]] = []
         for node in parts.nodes.values():
             end = node.endpoint
-            chip = end and (end.chip, end.compute_capability, end.peer_access, end.pcie_Bps)
+            chip = end and (
+                end.chip,
+                end.compute_capability,
+                end.peer_access,
+                end.pcie_Bps,
+            )
             result.append((_short(node.name), node.kind, node.cpu, node.nic, chip))
         for link in parts.inside:
             rate = link.rate.bytes_per_s
-            result.append((_short(link.a), _short(link.b), link.count, link.cls, link.name, rate))
+            result.append(
+                (
+                    _short(link.a),
+                    _short(link.b),
+                    link.count,
+                    link.cls,
+                    link.name,
+                    rate,
+                )
+            )
         cache[zone] = tuple(result)
     return cache[zone]
 
@@ -383,19 +465,27 @@ class _Looked:
 def _search_graphs(looked: _Looked) -> tuple[Graph, ...]:
     """Return the result of `_search_all`, cached because a rack of 72 GPUs needs half a second."""
     build = partial(_search_all, looked.system)
-    return shelf.cached_answer(("graphs", looked.key), build) if resources.cached else build()
+    return (
+        shelf.cached_answer(("graphs", looked.key), build)
+        if resources.cached
+        else build()
+    )
 
 
 def _search_all(system: System) -> tuple[Graph, ...]:
     """Return ring, tree, NVLS, CollNet chain and CollNet direct of a node."""
     settings = system.settings
     recognised = known_graphs(system)
-    ring = _read_graph(system, 0) or (recognised[0] if recognised else search(system, Pattern.RING))
+    ring = _read_graph(system, 0) or (
+        recognised[0] if recognised else search(system, Pattern.RING)
+    )
     count = ring.num_channels
     tree = _read_graph(system, 1) or (
         recognised[1]
         if recognised
-        else search(system, Pattern.BALANCED_TREE, min_channels=count, channel_limit=count)
+        else search(
+            system, Pattern.BALANCED_TREE, min_channels=count, channel_limit=count
+        )
     )
     nvls = Graph(Pattern.NVLS)
     if since(system.version, "nvls") and settings.nvls_enable:
@@ -403,9 +493,17 @@ def _search_all(system: System) -> tuple[Graph, ...]:
     chain, direct = Graph(Pattern.TREE), Graph(Pattern.COLLNET_DIRECT)
     chain = replace(chain, type_intra=ring.type_intra)
     direct = replace(direct, type_intra=ring.type_intra)
-    if settings.collnet_enable and system.adapters and all(n.collective for n in system.adapters):
+    if (
+        settings.collnet_enable
+        and system.adapters
+        and all(n.collective for n in system.adapters)
+    ):
         chain = _read_graph(system, 2) or search(
-            system, Pattern.TREE, min_channels=count, channel_limit=count, collective=True
+            system,
+            Pattern.TREE,
+            min_channels=count,
+            channel_limit=count,
+            collective=True,
         )
         limit = max_channels(system.version)
         direct = _read_graph(system, 4) or search(
@@ -449,7 +547,10 @@ def _agree(
         _reduce_to_minimum([g[i] for g in per_node]) for i in range(5)
     )
     searched = min(ring.num_channels, tree.num_channels)
-    ring, tree = replace(ring, num_channels=searched), replace(tree, num_channels=searched)
+    ring, tree = (
+        replace(ring, num_channels=searched),
+        replace(tree, num_channels=searched),
+    )
     capabilities = [system.capabilities for system in systems]
     low, high = min(c[0] for c in capabilities), max(c[1] for c in capabilities)
     group = RankGroup(
@@ -459,7 +560,8 @@ def _agree(
         high,
         systems[0].cpu.vendor,
         nvls=nvls.num_channels > 0 and _can_reduce(fabric),
-        collnet=all(net.collective for s in systems for net in s.adapters) and len(machines) > 1,
+        collnet=all(net.collective for s in systems for net in s.adapters)
+        and len(machines) > 1,
         max_local=max(len(machine.ranks) for machine in machines),
         nvlink_only=ring.type_intra <= Path.NVB,
         least_local=min(len(machine.ranks) for machine in machines),
@@ -474,16 +576,29 @@ def _agree(
     nvls_count = 0
     if group.nvls:
         requested = nvls_tuning(group, nvls, version, settings).channels
-        max_ctas, min_ctas = settings.max_ctas or max_channels(version), settings.min_ctas or 1
+        max_ctas, min_ctas = (
+            settings.max_ctas or max_channels(version),
+            settings.min_ctas or 1,
+        )
         nvls_count = max(min_ctas, min(max_ctas, requested))
     p2p, per_peer = p2p_channels(systems[0], group, count)
     collnet = count if since(version, "ll is half the bandwidth") else 0
     return Communicator(
-        *(fabric.name, version, settings, group, tuple(machines), tuple(systems), graphs),
+        *(
+            fabric.name,
+            version,
+            settings,
+            group,
+            tuple(machines),
+            tuple(systems),
+            graphs,
+        ),
         *(searched, count, nvls_count, collnet, p2p, per_peer),
     )
 
 
 def _can_reduce(fabric: Fabric) -> bool:
     """Return True if some switch inside the nodes reduces."""
-    return any(node.unit is not None and node.zone != NETWORK for node in fabric.nodes)
+    return any(
+        node.unit is not None and node.zone != NETWORK for node in fabric.nodes
+    )

@@ -92,7 +92,9 @@ def double_tree(count: int, node: int) -> tuple[tuple[int, int, int, int], ...]:
     first = binary_tree(count, node)
     if count % 2:
         moved = binary_tree(count, (node - 1) % count)
-        back = [(other + 1) % count if other != NONE else NONE for other in moved[:3]]
+        back = [
+            (other + 1) % count if other != NONE else NONE for other in moved[:3]
+        ]
     else:
         moved = binary_tree(count, count - 1 - node)
         back = [count - 1 - other if other != NONE else NONE for other in moved[:3]]
@@ -106,7 +108,9 @@ def tree_detour_ps(fabric: Fabric, num_nodes: int) -> int:
     """
     longest, local = [], []
     for which in (0, 1):
-        parents = [double_tree(num_nodes, node)[which][0] for node in range(num_nodes)]
+        parents = [
+            double_tree(num_nodes, node)[which][0] for node in range(num_nodes)
+        ]
         hops = _hops_ps(fabric, parents)
         if not hops:
             return 0
@@ -117,7 +121,8 @@ def tree_detour_ps(fabric: Fabric, num_nodes: int) -> int:
                 path.append(parents[path[-1]])
             longest.append((sum(hops[node] for node in path), len(path) - 1))
     return 2 * max(
-        (way_ps - levels * min(local) for way_ps, levels in longest if levels), default=0
+        (way_ps - levels * min(local) for way_ps, levels in longest if levels),
+        default=0,
     )
 
 
@@ -149,7 +154,9 @@ def _hops_ps(fabric: Fabric, targets: Sequence[int]) -> list[int]:
     ]
 
 
-def _channel_parity(graph: Graph, number: int, channels: int, version: Version) -> int:
+def _channel_parity(
+    graph: Graph, number: int, channels: int, version: Version
+) -> int:
     """Return 1 if a node uses the other channel of each pair.
 
     Where rings leave by another NIC than they enter, odd nodes swap the channels of a pair, so that every hop
@@ -179,7 +186,10 @@ def connect(
     """
     trees = [double_tree(len(machines), n) for n in range(len(machines))]
     rings = [_ring(machines, c, num_searched, version) for c in range(num_searched)]
-    both = [[_tree(machines, c, trees, which) for c in range(num_searched)] for which in (0, 1)]
+    both = [
+        [_tree(machines, c, trees, which) for c in range(num_searched)]
+        for which in (0, 1)
+    ]
     result: list[Channel] = []
     turn = min(num_searched, tree_channels or num_searched)
     for number in range(num_channels):
@@ -192,7 +202,10 @@ def connect(
 
 
 def _ring(
-    machines: Sequence[SearchedMachine], channel: int, searched: int, version: Version
+    machines: Sequence[SearchedMachine],
+    channel: int,
+    searched: int,
+    version: Version,
 ) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
     order: list[int] = []
     adapters: list[tuple[int, int]] = []
@@ -212,7 +225,9 @@ def _tree(
     channel: int,
     trees: Sequence[tuple[tuple[int, int, int, int], ...]],
     which: int,
-) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], tuple[tuple[int, int], ...]]:
+) -> tuple[
+    tuple[int, ...], tuple[tuple[int, ...], ...], tuple[tuple[int, int], ...]
+]:
     total = sum(len(machine.ranks) for machine in machines)
     parent = [NONE] * total
     children: list[list[int]] = [[] for _ in range(total)]

@@ -46,7 +46,9 @@ def release_of(text: str) -> tuple[int, int]:
 
 
 FEATURES = {
-    name: release_of(text) for text, names in _RELEASES["features"].items() for name in names
+    name: release_of(text)
+    for text, names in _RELEASES["features"].items()
+    for name in names
 }
 """Features of NCCL -> first release with them."""
 
@@ -63,7 +65,9 @@ def parse_version(text: str | Version) -> Version:
         return text
     match = _FORM.fullmatch(str(text).strip())
     if match is None:
-        raise InputError(f"NCCL version {text!r}: not a version; write for example 2.27 or 2.27.3")
+        raise InputError(
+            f"NCCL version {text!r}: not a version; write for example 2.27 or 2.27.3"
+        )
     version = Version(*(int(part or 0) for part in match.groups()))
     if not OLDEST[:2] <= version[:2] < (LATEST.major + 1, 0):
         raise InputError(
@@ -80,7 +84,10 @@ def since(version: Version, feature: str) -> bool:
 RELEASE_MONTHS: Mapping[str, str] = _RELEASES["dates"]
 """Release of NCCL -> month of its first tag, oldest first."""
 
-_OLDER_PLUGINS = {"netdevs policy by plugins": (1, 16), "larger buffers by plugins": (0,)}
+_OLDER_PLUGINS = {
+    "netdevs policy by plugins": (1, 16),
+    "larger buffers by plugins": (0,),
+}
 """Feature of NCCL's release -> release of aws-ofi-nccl before it, of the time of NCCL's releases before it, newest
 first: September and June 2025. The oldest stands for all before 1.16.
 """
@@ -107,7 +114,9 @@ def later_notes(version: Version) -> list[str]:
     ]
     release = min(version[:2], NEWEST[:2])
     constants = f", with constants of {Version(*release)}"
-    return [f"NCCL {version}: planned as {LATEST}{constants}; not modelled: {'; '.join(changes)}"]
+    return [
+        f"NCCL {version}: planned as {LATEST}{constants}; not modelled: {'; '.join(changes)}"
+    ]
 
 
 class Path(IntEnum):
@@ -139,7 +148,9 @@ _PATHS_SINCE = {
 
 def path_types(version: Version) -> tuple[Path, ...]:
     """Return the path types of a release, nearest first."""
-    return tuple(p for p in Path if p not in _PATHS_SINCE or since(version, _PATHS_SINCE[p]))
+    return tuple(
+        p for p in Path if p not in _PATHS_SINCE or since(version, _PATHS_SINCE[p])
+    )
 
 
 class Pattern(IntEnum):
@@ -199,12 +210,18 @@ def cpu_of(name: str) -> CpuModel:
 
 def socket_GBps(cpu: CpuModel, version: Version) -> float:
     """Return NCCL's bandwidth of the link between two sockets [GB/s]."""
-    processors = (p for p in PROCESSORS.values() if (p.vendor, p.model) == (cpu.vendor, cpu.model))
+    processors = (
+        p
+        for p in PROCESSORS.values()
+        if (p.vendor, p.model) == (cpu.vendor, cpu.model)
+    )
     figure = next((p.socket_GBps for p in processors), None)
     if figure is None:
         return LOCAL_GBps
     rate = float(str(figure.value))
-    if cpu.vendor in ("amd", "intel") and not since(version, "socket bandwidth of AMD"):
+    if cpu.vendor in ("amd", "intel") and not since(
+        version, "socket bandwidth of AMD"
+    ):
         return LOCAL_GBps if cpu.vendor == "amd" else min(rate, OLD_INTEL_GBps)
     return rate
 
@@ -225,7 +242,9 @@ def max_channels(version: Version) -> int:
     return 64 if since(version, "64 channels") else 32
 
 
-def speeds(compute_capability: int, version: Version, *, inter: bool) -> tuple[float, ...]:
+def speeds(
+    compute_capability: int, version: Version, *, inter: bool
+) -> tuple[float, ...]:
     """Return the bandwidths of a channel that the search tries [GB/s], fastest first."""
     row = next(
         row

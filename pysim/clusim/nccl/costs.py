@@ -57,7 +57,9 @@ class CostTable:
     tables: Tables
     settings: Settings
 
-    def cost(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> Cost:
+    def cost(
+        self, collective: Collective, algorithm: Algorithm, protocol: Protocol
+    ) -> Cost:
         """Return one entry."""
         return self.costs[collective, algorithm, protocol]
 
@@ -84,14 +86,20 @@ class CostTable:
             return None
         key = collective, algorithm, protocol
         latency *= self.plateau(key, num_bytes, num_channels)
-        return latency + num_bytes / (1000 * self.correct_bandwidth(key, num_bytes, bandwidth))
+        return latency + num_bytes / (
+            1000 * self.correct_bandwidth(key, num_bytes, bandwidth)
+        )
 
     def correct_bandwidth(self, key: Key, num_bytes: int, bandwidth: float) -> float:
         """Return a bandwidth with the correction of a size [GB/s]."""
         collective, algorithm, protocol = key
         steps = (num_bytes >> 6).bit_length() - 1
         factors = self.tables.tree_correction[protocol]
-        if algorithm is Algorithm.TREE and collective is Collective.ALLREDUCE and steps >= 0:
+        if (
+            algorithm is Algorithm.TREE
+            and collective is Collective.ALLREDUCE
+            and steps >= 0
+        ):
             bandwidth *= factors[steps] if steps < min(len(factors), 23) else 1.0
         return bandwidth
 
@@ -108,12 +116,17 @@ class CostTable:
         return self.tables.plateau[group.lowest_capability >= 80] if large else 1.0
 
     def settle_choice(
-        self, collective: Collective, num_bytes: int, best: tuple[Algorithm, Protocol]
+        self,
+        collective: Collective,
+        num_bytes: int,
+        best: tuple[Algorithm, Protocol],
     ) -> tuple[Algorithm, Protocol]:
         """Return the choice after rules that replace the fastest entry; NCCL has none."""
         return best
 
-    def plan_channels(self, algorithm: Algorithm, collective: Collective, num_bytes: int) -> int:
+    def plan_channels(
+        self, algorithm: Algorithm, collective: Collective, num_bytes: int
+    ) -> int:
         """Return the channels of a plan outside the tuner's algorithms; 0 without one, as in NCCL."""
         return 0
 
@@ -121,7 +134,9 @@ class CostTable:
         """Return a size for which the choice does not depend on its divisors; in NCCL every size."""
         return num_bytes
 
-    def thread_bytes(self, collective: Collective, protocol: Protocol, limit: int) -> int:
+    def thread_bytes(
+        self, collective: Collective, protocol: Protocol, limit: int
+    ) -> int:
         """Return the bytes per thread before another channel is used, `limit` without a rule for the collective."""
         return limit
 
@@ -144,7 +159,9 @@ class CostModel:
     @property
     def row(self) -> int:
         group = self.group
-        return architecture_of(group.lowest_capability, group.highest_capability, self.version)
+        return architecture_of(
+            group.lowest_capability, group.highest_capability, self.version
+        )
 
     @property
     def column(self) -> int:
@@ -183,12 +200,20 @@ class CostModel:
             return since(version, "nvls")
         if algorithm is Algorithm.NVLS_TREE:
             return reduce_all and since(version, "trees of nvls")
-        return collective.has_blocks and since(version, "pat") and self.group.ranks_per_node == 1
+        return (
+            collective.has_blocks
+            and since(version, "pat")
+            and self.group.ranks_per_node == 1
+        )
 
-    def bandwidth(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> float:
+    def bandwidth(
+        self, collective: Collective, algorithm: Algorithm, protocol: Protocol
+    ) -> float:
         graph, group = self.graphs[algorithm], self.group
         few_nodes = group.num_nodes <= 2 or algorithm in _COLLNET
-        bus = graph.num_channels * (graph.intra_GBps if few_nodes else graph.inter_GBps)
+        bus = graph.num_channels * (
+            graph.intra_GBps if few_nodes else graph.inter_GBps
+        )
         if algorithm in _IN_SWITCH:
             return self.in_switch(collective, algorithm, protocol, bus)
         if self.row == 1 and not since(self.version, "no ceiling on a100"):
@@ -199,7 +224,9 @@ class CostModel:
             bus = self.tree(collective, protocol, bus)
         elif algorithm is Algorithm.PAT:
             bus = 0.75 * bus if protocol is Protocol.SIMPLE else 0.0
-        elif protocol is not Protocol.SIMPLE and since(self.version, "collnet is simple"):
+        elif protocol is not Protocol.SIMPLE and since(
+            self.version, "collnet is simple"
+        ):
             return 0.0
         elif algorithm is Algorithm.COLLNET_DIRECT:
             bus = self.direct(collective, bus)
@@ -216,7 +243,9 @@ class CostModel:
                 share = 1 / 4 if group.num_nodes > 1 or sums else 1 / 3
             return min(self.ll_ceiling(), bus * share)
         if protocol is Protocol.LL128:
-            lone = group.ranks_per_node < 2 and not since(version, "ll128 of lone gpus")
+            lone = group.ranks_per_node < 2 and not since(
+                version, "ll128 of lone gpus"
+            )
             ceiling = self.tables.ring_ll128_GBps[self.row][self.column]
             if not since(version, "ceilings by architecture"):
                 ceiling = _LL128_28[collective]
@@ -239,8 +268,13 @@ class CostModel:
             bus *= 0.85
         return bus
 
-    def tree_28(self, collective: Collective, protocol: Protocol, bus: float) -> float:
-        far, wide = self.group.num_nodes > 2, self.row == 1 and protocol is Protocol.LL128
+    def tree_28(
+        self, collective: Collective, protocol: Protocol, bus: float
+    ) -> float:
+        far, wide = (
+            self.group.num_nodes > 2,
+            self.row == 1 and protocol is Protocol.LL128,
+        )
         ceiling = (105.0 if wide else 80.0) if far else (130.0 if wide else 110.0)
         bus = min(0.9 * bus, ceiling)
         if protocol is Protocol.LL:
@@ -252,7 +286,10 @@ class CostModel:
         return bus
 
     def direct(self, collective: Collective, bus: float) -> float:
-        graph, local = self.graphs[Algorithm.COLLNET_DIRECT], self.group.ranks_per_node
+        graph, local = (
+            self.graphs[Algorithm.COLLNET_DIRECT],
+            self.group.ranks_per_node,
+        )
         if collective is not Collective.ALLREDUCE:
             return local * min(graph.intra_GBps, 0.9 * graph.inter_GBps)
         if not graph.num_channels:
@@ -262,7 +299,11 @@ class CostModel:
         return bus / factor * (0.85 if self.group.lowest_capability >= 90 else 1.0)
 
     def in_switch(
-        self, collective: Collective, algorithm: Algorithm, protocol: Protocol, bus: float
+        self,
+        collective: Collective,
+        algorithm: Algorithm,
+        protocol: Protocol,
+        bus: float,
     ) -> float:
         graph, group = self.graphs[algorithm], self.group
         heads = graph.num_channels
@@ -271,7 +312,12 @@ class CostModel:
         reduce_all = collective is Collective.ALLREDUCE
         if not since(self.version, "nvls efficiency"):
             return bus * 5 / 6 if reduce_all else bus
-        intra = graph.intra_GBps * self.tables.nvls_efficiency[self.row] * (heads - 1) / heads
+        intra = (
+            graph.intra_GBps
+            * self.tables.nvls_efficiency[self.row]
+            * (heads - 1)
+            / heads
+        )
         local = group.ranks_per_node
         intra *= 2 if reduce_all else (local - 1) / local
         pair = group.num_nodes <= 2 and algorithm is Algorithm.NVLS_TREE
@@ -281,24 +327,36 @@ class CostModel:
         bus = heads * bandwidth
         return bus * group.num_ranks / self.steps(collective) if reduce_all else bus
 
-    def latency(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> float:
+    def latency(
+        self, collective: Collective, algorithm: Algorithm, protocol: Protocol
+    ) -> float:
         group, tables = self.group, self.tables
         p = PROTOCOLS.index(protocol)
         graph, nodes = self.graphs[algorithm], group.num_nodes
         local = group.num_ranks // nodes
-        intra_us = tables.nvlink_us if graph.type_intra == Path.NVL else tables.pcie_us
+        intra_us = (
+            tables.nvlink_us if graph.type_intra == Path.NVL else tables.pcie_us
+        )
         base, intra = tables.base_us[algorithm][p], intra_us[algorithm][p]
-        alone = group.ranks_per_node == 1 and since(self.version, "lone gpus as trees")
+        alone = group.ranks_per_node == 1 and since(
+            self.version, "lone gpus as trees"
+        )
         network = Algorithm.TREE if alone else algorithm
         inter = tables.network_us[network][p]
         inter += graph.latency_us * (2 if protocol is Protocol.SIMPLE else 1)
-        if nodes > 1 and protocol is Protocol.LL and not since(self.version, "net overhead"):
+        if (
+            nodes > 1
+            and protocol is Protocol.LL
+            and not since(self.version, "net overhead")
+        ):
             intra *= 1.8
         if algorithm is Algorithm.RING:
             return base + self.ring_latency(collective, protocol, intra, inter)
         if algorithm is Algorithm.TREE:
             return base + 2 * ((local - 1) * intra + binary_log(nodes) * inter)
-        if algorithm is Algorithm.COLLNET_DIRECT and since(self.version, "collnet is simple"):
+        if algorithm is Algorithm.COLLNET_DIRECT and since(
+            self.version, "collnet is simple"
+        ):
             return base + 2 * (min(1, local - 1) * intra + (local - 1) * 0.4) + inter
         if algorithm in _COLLNET:
             return base + 2 * (local - 1) * intra + inter
@@ -318,7 +376,9 @@ class CostModel:
         steps = self.steps(collective)
         if collective in ROOTED:
             graph = self.graphs[Algorithm.RING]
-            intra_us = tables.nvlink_us if graph.type_intra == Path.NVL else tables.pcie_us
+            intra_us = (
+                tables.nvlink_us if graph.type_intra == Path.NVL else tables.pcie_us
+            )
             table = intra_us if nodes == 1 else tables.network_us
             if graph.same_channels:
                 return table[Algorithm.RING][p]
@@ -328,7 +388,11 @@ class CostModel:
             overhead = self.overhead_us() * (3 if protocol is Protocol.SIMPLE else 1)
             intra = max(intra, overhead)
         crossings = (nodes - 1) * (2 if collective is Collective.ALLREDUCE else 1)
-        if tables.inter_steps_extra and nodes > 1 and collective is Collective.ALLREDUCE:
+        if (
+            tables.inter_steps_extra
+            and nodes > 1
+            and collective is Collective.ALLREDUCE
+        ):
             crossings = 2 * nodes
         return (steps - crossings) * intra + crossings * inter
 
@@ -338,7 +402,9 @@ class CostModel:
             return self.settings.net_overhead_ns / 1000
         return 2.0 if self.group.cpu_vendor == "amd" else 1.0
 
-    def why_not(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> str:
+    def why_not(
+        self, collective: Collective, algorithm: Algorithm, protocol: Protocol
+    ) -> str:
         """Return why an entry must not be used; empty if it may."""
         settings, group, version = self.settings, self.group, self.version
         reason = self.limitation(algorithm)
@@ -371,21 +437,28 @@ class CostModel:
             return "NCCL_PAT_ENABLE=0"
         return ""
 
-    def restores_ring_and_tree(self, collective: Collective, algorithm: Algorithm) -> bool:
+    def restores_ring_and_tree(
+        self, collective: Collective, algorithm: Algorithm
+    ) -> bool:
         """Return True if NCCL re-enables Ring and Tree because no algorithm in ``NCCL_ALGO`` can run.
 
         Releases 2.8 to 2.23 do so without CollNet (``src/graph/tuning.cc``) for any value of the variable; later ones
         fail without an algorithm.
         """
         version, group, settings = self.version, self.group, self.settings
-        if algorithm not in (Algorithm.RING, Algorithm.TREE) or settings.algo is None:
+        if (
+            algorithm not in (Algorithm.RING, Algorithm.TREE)
+            or settings.algo is None
+        ):
             return False
         late = since(version, "algorithms per collective")
         if late or not since(version, "collnet is ignored") or self._collnet:
             return False
         remaining = [Algorithm.RING, Algorithm.TREE]
         if since(version, "trees of nvls"):
-            remaining.append(Algorithm.NVLS if group.num_nodes == 1 else Algorithm.NVLS_TREE)
+            remaining.append(
+                Algorithm.NVLS if group.num_nodes == 1 else Algorithm.NVLS_TREE
+            )
         return not any(allows(settings, collective, name) for name in remaining)
 
     @property
@@ -397,13 +470,24 @@ class CostModel:
         settings, group = self.settings, self.group
         if algorithm in _COLLNET:
             if not group.collnet:
-                return "one node" if group.num_nodes == 1 else "the network cannot reduce"
+                return (
+                    "one node"
+                    if group.num_nodes == 1
+                    else "the network cannot reduce"
+                )
             if not settings.collnet_enable:
                 return "NCCL_COLLNET_ENABLE is not 1"
             if group.num_nodes < settings.collnet_node_threshold:
-                return "one node" if group.num_nodes == 1 else "NCCL_COLLNET_NODE_THRESHOLD"
+                return (
+                    "one node"
+                    if group.num_nodes == 1
+                    else "NCCL_COLLNET_NODE_THRESHOLD"
+                )
             max_local = group.max_local or group.num_ranks // group.num_nodes
-            if algorithm is Algorithm.COLLNET_DIRECT and max_local > MAX_DIRECT_HEADS + 1:
+            if (
+                algorithm is Algorithm.COLLNET_DIRECT
+                and max_local > MAX_DIRECT_HEADS + 1
+            ):
                 return f"more than {MAX_DIRECT_HEADS + 1} ranks per node"
         if algorithm in _IN_SWITCH:
             if not settings.nvls_enable:
@@ -412,7 +496,11 @@ class CostModel:
                 return "no NVLink switch that can reduce"
             if algorithm is Algorithm.NVLS_TREE and group.num_nodes == 1:
                 return "one node"
-            if algorithm is Algorithm.NVLS and group.num_nodes > 1 and not self._collnet:
+            if (
+                algorithm is Algorithm.NVLS
+                and group.num_nodes > 1
+                and not self._collnet
+            ):
                 return "several nodes, and the network does not reduce"
         return ""
 
@@ -428,7 +516,9 @@ class CostModel:
                 return "LL128 needs GPUs of one kind, Volta or later"
             intra, inter = Path.NVB, Path.PXN if low >= 90 else Path.PXB
         if graph.type_intra > intra:
-            return f"LL128 needs paths up to {intra.name}, not {graph.type_intra.name}"
+            return (
+                f"LL128 needs paths up to {intra.name}, not {graph.type_intra.name}"
+            )
         if group.num_nodes > 1 and graph.type_inter > inter:
             return f"LL128 needs the network at {inter.name} or nearer, not {graph.type_inter.name}"
         return ""
@@ -452,11 +542,16 @@ def cost_table(
         Result of the search per algorithm; `clusim.nccl.communicator` maps algorithms to graphs.
     """
     model = cost_model(group, graphs, version, settings or Settings())
-    return CostTable(version, group, model.graphs, entries(model), model.tables, model.settings)
+    return CostTable(
+        version, group, model.graphs, entries(model), model.tables, model.settings
+    )
 
 
 def cost_model(
-    group: RankGroup, graphs: Mapping[Algorithm, Graph], version: Version, settings: Settings
+    group: RankGroup,
+    graphs: Mapping[Algorithm, Graph],
+    version: Version,
+    settings: Settings,
 ) -> CostModel:
     """Return the inputs of all entries, with an empty graph for algorithms without one."""
     none = Graph(Pattern.TREE)
@@ -467,7 +562,9 @@ def cost_model(
 def entries(model: CostModel) -> dict[Key, Cost]:
     """Return all entries of a model."""
     return {
-        (collective, algorithm, protocol): _entry(model, collective, algorithm, protocol)
+        (collective, algorithm, protocol): _entry(
+            model, collective, algorithm, protocol
+        )
         for collective in COLLECTIVES
         for algorithm in ALGORITHMS
         for protocol in PROTOCOLS
@@ -475,7 +572,10 @@ def entries(model: CostModel) -> dict[Key, Cost]:
 
 
 def _entry(
-    model: CostModel, collective: Collective, algorithm: Algorithm, protocol: Protocol
+    model: CostModel,
+    collective: Collective,
+    algorithm: Algorithm,
+    protocol: Protocol,
 ) -> Cost:
     if model.group.num_ranks < 2:
         return Cost(why_not="one rank")

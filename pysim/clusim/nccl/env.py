@@ -69,7 +69,9 @@ def _integer_reader(low: int, high: int) -> Callable[[str, str], int]:
         try:
             number = int(value, 0)
         except ValueError:
-            raise _fail(name, value, f"not an integer; use {low} to {high}") from None
+            raise _fail(
+                name, value, f"not an integer; use {low} to {high}"
+            ) from None
         if not low <= number <= high:
             raise _fail(name, value, f"out of range; use {low} to {high}")
         return number
@@ -105,7 +107,9 @@ def _policy(name: str, value: str) -> str:
     """Return a CTA policy; the efficiency of registered buffers is not simulated."""
     policy = value.strip().upper()
     if policy not in ("0", "DEFAULT", "ZERO"):
-        raise _fail(name, value, "not simulated; give DEFAULT, or ZERO for copy engines")
+        raise _fail(
+            name, value, "not simulated; give DEFAULT, or ZERO for copy engines"
+        )
     return "" if policy in ("0", "DEFAULT") else policy
 
 
@@ -156,7 +160,11 @@ def _thresholds(name: str, value: str) -> tuple[int, ...]:
     except ValueError:
         numbers = ()
     if not 1 <= len(numbers) <= 6:
-        raise _fail(name, value, "use up to six numbers: LL, LL128, Simple of the tree, then ring")
+        raise _fail(
+            name,
+            value,
+            "use up to six numbers: LL, LL128, Simple of the tree, then ring",
+        )
     return numbers
 
 
@@ -170,14 +178,18 @@ def _list(names: tuple[Name, ...], noun: str) -> Callable[[str, str], Allowed]:
             name = by_name.get(word.strip().lower())
             if name is None:
                 raise _fail(
-                    variable, value, f"{word.strip()!r} is no {noun}; give {', '.join(by_name)}"
+                    variable,
+                    value,
+                    f"{word.strip()!r} is no {noun}; give {', '.join(by_name)}",
                 )
             chosen.add(name)
         return frozenset(names) - chosen if inverted else frozenset(chosen)
 
     def read(variable: str, value: str) -> Allowed:
         if not value.strip():
-            raise _fail(variable, value, f"empty; use a list of {', '.join(by_name)}")
+            raise _fail(
+                variable, value, f"empty; use a list of {', '.join(by_name)}"
+            )
         allowed: dict[Collective, frozenset[Name]] = {}
         for part in value.strip().rstrip(";").split(";"):
             where, colon, text = part.partition(":")
@@ -187,9 +199,17 @@ def _list(names: tuple[Name, ...], noun: str) -> Callable[[str, str], Allowed]:
                 continue
             operation = find_operation(where)
             if operation is None or operation.name not in COLLECTIVE_OF:
-                listing = ", ".join(str(collective).lower() for collective in COLLECTIVES)
-                raise _fail(variable, value, f"{where.strip()!r} is no collective; give {listing}")
-            allowed[COLLECTIVE_OF[operation.name]] = one(variable, value, text.strip())
+                listing = ", ".join(
+                    str(collective).lower() for collective in COLLECTIVES
+                )
+                raise _fail(
+                    variable,
+                    value,
+                    f"{where.strip()!r} is no collective; give {listing}",
+                )
+            allowed[COLLECTIVE_OF[operation.name]] = one(
+                variable, value, text.strip()
+            )
         return Allowed(value, allowed)
 
     return read
@@ -281,12 +301,16 @@ class Settings:
         """Return the names of settings that differ from NCCL's default."""
         none = Settings()
         names = (item.name for item in fields(self) if item.compare)
-        return tuple(name for name in names if getattr(self, name) != getattr(none, name))
+        return tuple(
+            name for name in names if getattr(self, name) != getattr(none, name)
+        )
 
     def with_env(self, env: Mapping[str, str]) -> Settings:
         """Return these settings with the variables of `env` on top."""
         result = _read(env, list(self.without_effect))
-        return replace(self, **result, names=(*self.names, *(n for n in env if n in _READERS)))
+        return replace(
+            self, **result, names=(*self.names, *(n for n in env if n in _READERS))
+        )
 
     def of_release(self, version: Version) -> Settings:
         """Return these settings without the variables that a release does not read, with its defaults.
@@ -296,16 +320,25 @@ class Settings:
         result = self._read_by(version)
         if not result.plugin:
             result = replace(result, plugin=plugin_of_time(version))
-        if result.ib_qps_per_connection == 1 or result.ib_split_data_on_qps is not None:
+        if (
+            result.ib_qps_per_connection == 1
+            or result.ib_split_data_on_qps is not None
+        ):
             return result
-        return replace(result, ib_split_data_on_qps=not since(version, "queue pairs in turn"))
+        return replace(
+            result, ib_split_data_on_qps=not since(version, "queue pairs in turn")
+        )
 
     def _read_by(self, version: Version) -> Settings:
-        unread = [name for name in self.names if not VARIABLES[name].read_by(version)]
+        unread = [
+            name for name in self.names if not VARIABLES[name].read_by(version)
+        ]
         if not unread:
             return self
         none = Settings()
-        reset = {key: getattr(none, key) for key in (_READERS[name][0] for name in unread)}
+        reset = {
+            key: getattr(none, key) for key in (_READERS[name][0] for name in unread)
+        }
         names = tuple(name for name in self.names if name not in unread)
         ignored = [name for name in unread if name not in _CHANNEL_LIMITS]
         return replace(self, **reset, names=names, unread=(*self.unread, *ignored))
@@ -316,18 +349,31 @@ def _prefix(name: str) -> str:
 
 
 _READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    f"{_prefix(name)}_{name.removesuffix('_ns').upper()}": (name, annotation.__metadata__[0])
+    f"{_prefix(name)}_{name.removesuffix('_ns').upper()}": (
+        name,
+        annotation.__metadata__[0],
+    )
     for name, annotation in get_type_hints(Settings, include_extras=True).items()
     if hasattr(annotation, "__metadata__")
 }
 """Variables that are obeyed -> their field of `Settings`, and the reader of their values."""
 
-WITHOUT_EFFECT = frozenset(n for n, known in VARIABLES.items() if known.effect == "no effect")
+WITHOUT_EFFECT = frozenset(
+    n for n, known in VARIABLES.items() if known.effect == "no effect"
+)
 """Variables of NCCL that are accepted and have no effect here; results contain a note if one was given."""
 
-_OLD_NAMES = {"NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS", "NCCL_MAX_NRINGS": "NCCL_MAX_NCHANNELS"}
+_OLD_NAMES = {
+    "NCCL_MIN_NRINGS": "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NRINGS": "NCCL_MAX_NCHANNELS",
+}
 
-_CHANNEL_LIMITS = ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS")
+_CHANNEL_LIMITS = (
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS",
+    "NCCL_MAX_CTAS",
+)
 """Limits that together set the channels of every algorithm: the first two bind rings and trees, CTAs also NVLS."""
 
 SYMMETRIC = "symmetric buffers"
@@ -347,7 +393,9 @@ def parse_assignments(words: Iterable[str]) -> dict[str, str]:
         name, equals, value = word.partition("=")
         name = name.strip().upper()
         if not equals or not name:
-            raise InputError(f"environment {word!r}: write NAME=VALUE, for example NCCL_ALGO=Ring")
+            raise InputError(
+                f"environment {word!r}: write NAME=VALUE, for example NCCL_ALGO=Ring"
+            )
         env[name if name.startswith(PREFIXES) else f"NCCL_{name}"] = value.strip()
     return env
 
@@ -359,7 +407,11 @@ def force_variables(
     number = str(channels) if channels else ""
     collnet = "1" if algorithm.lower().startswith("collnet") else ""
     result = (
-        *(("NCCL_ALGO", algorithm), ("NCCL_PROTO", protocol), ("NCCL_COLLNET_ENABLE", collnet)),
+        *(
+            ("NCCL_ALGO", algorithm),
+            ("NCCL_PROTO", protocol),
+            ("NCCL_COLLNET_ENABLE", collnet),
+        ),
         *((name, number) for name in _CHANNEL_LIMITS),
     )
     return tuple((name, value) for name, value in result if value)
@@ -392,7 +444,9 @@ def _read(env: Mapping[str, str], without_effect: list[str]) -> dict[str, Any]:
             without_effect.append(name)
     low, high = result.get("min_nchannels"), result.get("max_nchannels")
     if low and high and low > high:
-        raise InputError(f"NCCL_MIN_NCHANNELS={low} is more than NCCL_MAX_NCHANNELS={high}")
+        raise InputError(
+            f"NCCL_MIN_NCHANNELS={low} is more than NCCL_MAX_NCHANNELS={high}"
+        )
     result["without_effect"] = tuple(without_effect)
     return result
 
@@ -405,15 +459,24 @@ def _is_obeyed(name: str, value: str) -> bool:
 
         matches = get_close_matches(name, VARIABLES, 1)
         raise InputError(
-            f"{name}: unknown NCCL variable" + (f"; did you mean {matches[0]}?" if matches else "")
+            f"{name}: unknown NCCL variable"
+            + (f"; did you mean {matches[0]}?" if matches else "")
         )
     if variable.effect == "refused" and value not in variable.harmless:
-        default = f"; its default, {variable.harmless[0]}, is accepted" if variable.harmless else ""
-        raise InputError(f"{name}={value}: not simulated: {variable.reason}{default}")
+        default = (
+            f"; its default, {variable.harmless[0]}, is accepted"
+            if variable.harmless
+            else ""
+        )
+        raise InputError(
+            f"{name}={value}: not simulated: {variable.reason}{default}"
+        )
     return variable.effect == "obeyed"
 
 
-def allows(settings: Settings, collective: Collective, name: Algorithm | Protocol) -> bool | None:
+def allows(
+    settings: Settings, collective: Collective, name: Algorithm | Protocol
+) -> bool | None:
     """Return True or False if ``NCCL_ALGO`` or ``NCCL_PROTO`` decides on a name, otherwise None."""
     choice = settings.algo if isinstance(name, Algorithm) else settings.proto
     return None if choice is None else choice.permits(collective, name)
@@ -421,7 +484,11 @@ def allows(settings: Settings, collective: Collective, name: Algorithm | Protoco
 
 def chips_of(fabric: Fabric) -> list[tuple[str, str, int]]:
     """Return name, architecture and compute capability times ten of every GPU."""
-    ends = [node.endpoint for node in fabric.nodes if node.kind == "gpu" and node.endpoint]
+    ends = [
+        node.endpoint
+        for node in fabric.nodes
+        if node.kind == "gpu" and node.endpoint
+    ]
     return [(end.chip, end.architecture, end.compute_capability) for end in ends]
 
 
@@ -444,7 +511,10 @@ def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:
         Name, architecture and compute capability times ten of every GPU.
     """
     chip_names = list(chips)
-    like = {name: assumed_like(architecture).capitalize() for name, architecture, _ in chip_names}
+    like = {
+        name: assumed_like(architecture).capitalize()
+        for name, architecture, _ in chip_names
+    }
     lines = [
         f"{name}: not measured; planned and timed as {other}"
         for name, other in sorted(like.items())
@@ -455,7 +525,9 @@ def notes_on_chips(chips: Iterable[tuple[str, str, int]]) -> list[str]:
         for name, architecture, number in chip_names
         if FAMILIES[architecture].vendor == "amd"
     }
-    if not foreign or library_of([architecture for _, architecture, _ in chip_names], LATEST):
+    if not foreign or library_of(
+        [architecture for _, architecture, _ in chip_names], LATEST
+    ):
         return lines
     number = min(foreign.values())
     return [
@@ -474,5 +546,12 @@ def notes_on_variables(settings: Settings) -> list[str]:
     lines = ["no effect on the simulation: " + "; ".join(words)] if words else []
     if settings.tuner_config_file is not None:
         lines += settings.tuner_config_file.notes
-    unread = [f"{name} ({VARIABLES[name].releases})" for name in dict.fromkeys(settings.unread)]
-    return [*lines, "not read by this release: " + ", ".join(unread)] if unread else lines
+    unread = [
+        f"{name} ({VARIABLES[name].releases})"
+        for name in dict.fromkeys(settings.unread)
+    ]
+    return (
+        [*lines, "not read by this release: " + ", ".join(unread)]
+        if unread
+        else lines
+    )

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from clusim.base.tables import spans, text_table
-from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, bus_factor
+from clusim.base.terms.operations import (
+    ALGORITHMS,
+    PROTOCOLS,
+    Algorithm,
+    Collective,
+    bus_factor,
+)
 from clusim.base.terms.times import MODEL
 from clusim.base.units import format_ranges, format_size
 from clusim.nccl.communicator import Communicator, NcclPlan
@@ -45,7 +51,9 @@ class RankTraffic:
     adapter_bytes: tuple[float, float] | None = None
 
 
-def traffic(comm: Communicator, collective: Collective, plan: NcclPlan) -> RankTraffic | None:
+def traffic(
+    comm: Communicator, collective: Collective, plan: NcclPlan
+) -> RankTraffic | None:
     """Return the traffic of GPUs and NICs, None for an algorithm whose traffic is not derived."""
     algorithm, size = plan.selection.algorithm, float(plan.selection.num_bytes)
     n = comm.group.num_ranks
@@ -67,7 +75,9 @@ def traffic(comm: Communicator, collective: Collective, plan: NcclPlan) -> RankT
     shares = [float(part.num_bytes) for part in plan.parts]
     total = sum(shares) or 1.0
     channels = comm.channels[: plan.num_channels]
-    weights = [share / total for share in shares] or [1 / len(channels)] * len(channels)
+    weights = [share / total for share in shares] or [1 / len(channels)] * len(
+        channels
+    )
     for channel, weight in zip(channels, weights, strict=False):
         if algorithm is Algorithm.RING:
             adapters = channel.ring_adapters
@@ -84,7 +94,9 @@ def traffic(comm: Communicator, collective: Collective, plan: NcclPlan) -> RankT
                 (rank, other, size * weight)
                 for rank, parent in enumerate(channel.parent)
                 for other in (
-                    (parent, *channel.children[rank]) if parent >= 0 else channel.children[rank]
+                    (parent, *channel.children[rank])
+                    if parent >= 0
+                    else channel.children[rank]
                 )
             ]
         for sender, receiver, amount in hops:
@@ -144,7 +156,9 @@ def explain(
         "faults": list(faults),
         "notes": list(comm.notes if notes is None else notes),
         "adapters": _adapters(comm),
-        "graphs": {name: _graph(comm.graphs[algorithm]) for name, algorithm in _GRAPHS},
+        "graphs": {
+            name: _graph(comm.graphs[algorithm]) for name, algorithm in _GRAPHS
+        },
         "channels": {
             "coll": comm.num_channels,
             "collnet": comm.collnet_channels,
@@ -153,9 +167,13 @@ def explain(
             "p2p_per_peer": comm.p2p_per_peer,
         },
         "rings": [list(channel.ring) for channel in comm.channels],
-        "ring_adapters": [[list(p) for p in channel.ring_adapters] for channel in comm.channels],
+        "ring_adapters": [
+            [list(p) for p in channel.ring_adapters] for channel in comm.channels
+        ],
         "trees": [_tree(channel) for channel in comm.channels],
-        "nvls_heads": [list(ranks) for ranks in comm.nvls_heads] if comm.nvls_channels else [],
+        "nvls_heads": [list(ranks) for ranks in comm.nvls_heads]
+        if comm.nvls_channels
+        else [],
         "costs": [
             {
                 "algorithm": algorithm.value,
@@ -188,7 +206,9 @@ def _symmetric(
             result.append({"size_bytes": size, "why_not": reason})
             continue
         picked = pick(comm, call)
-        times = {name: round(time_us, 3) for name, time_us in picked.times_us.items()}
+        times = {
+            name: round(time_us, 3) for name, time_us in picked.times_us.items()
+        }
         result.append(
             {
                 "size_bytes": size,
@@ -255,7 +275,9 @@ def _choice(comm: Communicator, collective: Collective, size: int) -> ChoiceJson
             algbw * bus_factor(collective.operation, comm.group.num_ranks), 3
         ),
         "gpu_bytes": sent.gpu_bytes[1] if sent else None,
-        "adapter_bytes": sent.adapter_bytes[1] if sent and sent.adapter_bytes else None,
+        "adapter_bytes": sent.adapter_bytes[1]
+        if sent and sent.adapter_bytes
+        else None,
         "why": chosen.why,
         "why_channels": chosen.threads.why,
         "why_chunk": plan.chunks.why,
@@ -282,7 +304,9 @@ def switch_points(
         below, above = small, large
         while above - below > 1:
             middle = (below + above) // 2
-            below, above = (middle, above) if name(middle) == last else (below, middle)
+            below, above = (
+                (middle, above) if name(middle) == last else (below, middle)
+            )
         points.append({"from_bytes": above, "choice": name(above)})
         if points[-1]["choice"] != name(large):
             points.append({"from_bytes": large, "choice": name(large)})
@@ -317,7 +341,9 @@ def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
         for net in data["adapters"]:
             first, last = net["fabric_nodes"][0], net["fabric_nodes"][-1]
             which = first if first == last else f"{first}..{last}"
-            gpu_text = f"GPU {net['gpu']}" if net["gpu"] is not None else "no dedicated GPU"
+            gpu_text = (
+                f"GPU {net['gpu']}" if net["gpu"] is not None else "no dedicated GPU"
+            )
             yield f"  {net['name']:<7} {which:<18} {net['speed_GBps']:g} GB/s, next to {gpu_text}"
     if data["plugin_env"]:
         yield "set by the network plugin"
@@ -327,7 +353,9 @@ def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
     yield "trees (root, and parent of each rank)"
     yield from _group_texts([_tree_text(tree, max_ranks) for tree in data["trees"]])
     if data["nvls_heads"]:
-        heads = ", ".join(_order(ranks, 8) for ranks in data["nvls_heads"][:max_ranks])
+        heads = ", ".join(
+            _order(ranks, 8) for ranks in data["nvls_heads"][:max_ranks]
+        )
         yield f"NVLS heads\n  {heads}"
     yield ""
     yield from _cost_lines(data)
@@ -346,7 +374,9 @@ def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
         "sent/NIC",
     )
     layout = "  {:>..}  {:<..} {:<..}" + " {:>..}" * 7 + "  {}"
-    yield from text_table(layout, [(*titles, "next"), *map(_choice_cells, data["choices"])])
+    yield from text_table(
+        layout, [(*titles, "next"), *map(_choice_cells, data["choices"])]
+    )
     limits = spans((c["size_bytes"], c["why_channels"]) for c in data["choices"])
     reasons = [row for row in limits if row[1] != "all channels"]
     if reasons:
@@ -370,10 +400,13 @@ def _symmetric_lines(rows: Sequence[SymmetricChoiceJson]) -> Iterator[str]:
             yield f"  {_size(row['size_bytes']):>9}  as above: {row['why_not']}"
             continue
         kernel, channels, times = row["kernel"], row["channels"], row["model_us"]
-        alternatives = ", ".join(f"{name} {us:.1f}" for name, us in times.items() if name != kernel)
+        alternatives = ", ".join(
+            f"{name} {us:.1f}" for name, us in times.items() if name != kernel
+        )
         yield (
             f"  {_size(row['size_bytes']):>9}  {kernel:<26} {channels:>3} CTAs"
-            f" {times[kernel]:>10.1f} us" + (f"  (of {alternatives})" if alternatives else "")
+            f" {times[kernel]:>10.1f} us"
+            + (f"  (of {alternatives})" if alternatives else "")
         )
 
 
@@ -382,7 +415,10 @@ def _choice_cells(c: ChoiceJson) -> tuple[str, ...]:
     return (
         *(_size(c["size_bytes"]), c["algorithm"], c["protocol"]),
         *(str(c["channels"]), str(c["threads"]), _size(c["chunk_bytes"])),
-        *(f"{c[name]:.1f}" if c[name] else "-" for name in ("model_time_us", "model_busbw_GBps")),
+        *(
+            f"{c[name]:.1f}" if c[name] else "-"
+            for name in ("model_time_us", "model_busbw_GBps")
+        ),
         *("-" if count is None else _size(count) for count in sent),
         c["why"].removeprefix("next: "),
     )
@@ -403,7 +439,9 @@ def _cost_lines(data: ExplainJson) -> Iterator[str]:
             else "-"
             for cost in row
         ]
-        note = "; ".join(sorted(reason for reason in reasons if not reason.startswith("no ")))
+        note = "; ".join(
+            sorted(reason for reason in reasons if not reason.startswith("no "))
+        )
         yield (
             f"  {row[0]['algorithm']:<14} "
             + " ".join(f"{cell:>15}" for cell in cells)
@@ -431,7 +469,9 @@ def _order(ranks: Sequence[int], limit: int) -> str:
 
 def _tree_text(tree: TreeJson, limit: int) -> str:
     links = [
-        f"{rank}>{parent}" for rank, parent in enumerate(tree["parent"][: limit + 1]) if parent >= 0
+        f"{rank}>{parent}"
+        for rank, parent in enumerate(tree["parent"][: limit + 1])
+        if parent >= 0
     ]
     more = " ..." if len(tree["parent"]) > limit + 1 else ""
     return f"root {tree['root']}: {' '.join(links)}{more}"

@@ -113,7 +113,9 @@ class GraphFile:
     where: str
     graphs: tuple[tuple[int, Graph, tuple[GraphChannel, ...]], ...]
 
-    def find(self, number: int, devices: tuple[int, int], cross_nic: int) -> Graph | None:
+    def find(
+        self, number: int, devices: tuple[int, int], cross_nic: int
+    ) -> Graph | None:
         """Return the graph with an id for a node of so many GPUs and NICs; None leaves it to the search.
 
         Raises
@@ -123,16 +125,26 @@ class GraphFile:
         """
         best = None
         for speed, graph, channels in self.graphs:
-            if speed != number or not channels or (graph.cross_nic == 1 and cross_nic == 0):
+            if (
+                speed != number
+                or not channels
+                or (graph.cross_nic == 1 and cross_nic == 0)
+            ):
                 continue
             for channel in channels:
                 self._check(number, channel, devices)
             orders = tuple(channel.gpus for channel in channels)
-            ends = [(channel.nets[0], channel.nets[1]) for channel in channels if devices[1]]
+            ends = [
+                (channel.nets[0], channel.nets[1])
+                for channel in channels
+                if devices[1]
+            ]
             best = replace(graph, orders=orders, adapters=tuple(ends))
         return best
 
-    def _check(self, number: int, channel: GraphChannel, devices: tuple[int, int]) -> None:
+    def _check(
+        self, number: int, channel: GraphChannel, devices: tuple[int, int]
+    ) -> None:
         count, num_nets = devices
         head = number == NVLS_ID
         devices_of_channel = f"{'one' if head else 'all'} of GPUs 0 to {count - 1}"

@@ -40,7 +40,9 @@ def graph_file(variable: str, path: str) -> GraphFile:
 
 @lru_cache(16)
 def _read(path: str, _changed_ns: int) -> GraphFile:
-    text = read_text(FilePath(path), _MAX_BYTES, advice="is it a graph of NCCL?", where=path)
+    text = read_text(
+        FilePath(path), _MAX_BYTES, advice="is it a graph of NCCL?", where=path
+    )
     root = parse_root(text, path, "graphs", "NCCL_GRAPH_FILE")
     if root.integer("version") != _VERSION:
         raise root.fail(
@@ -54,7 +56,9 @@ def _graph(element: XmlElement) -> tuple[int, Graph, tuple[GraphChannel, ...]]:
     channels = tuple(_channel(child) for child in element.all("channel"))
     count = _read_bounded(element, "nchannels", 0, _MAX_CHANNELS)
     if count != len(channels):
-        raise element.fail(f"nchannels={count}, but {len(channels)} <channel>; give as many")
+        raise element.fail(
+            f"nchannels={count}, but {len(channels)} <channel>; give as many"
+        )
     graph = Graph(
         Pattern(_read_bounded(element, "pattern", 1, len(Pattern))),
         count,
@@ -106,7 +110,9 @@ def _path(element: XmlElement, name: str) -> Path:
     path = _PATHS.get(element.get(name))
     if path is None:
         text = printable(element.get(name)) or "missing"
-        raise element.fail(f"{name} of <graph>: {text}; must be one of {', '.join(_PATHS)}")
+        raise element.fail(
+            f"{name} of <graph>: {text}; must be one of {', '.join(_PATHS)}"
+        )
     return path
 
 

@@ -79,7 +79,9 @@ def _ps(figure: Figure) -> int:
 
 def _gpus(host: Host, launch: Launch) -> int:
     """Return the GPUs that one thread launches kernels on."""
-    per_process = max(1, launch.gpus_per_thread) * (1 if host.alone else max(1, launch.threads))
+    per_process = max(1, launch.gpus_per_thread) * (
+        1 if host.alone else max(1, launch.threads)
+    )
     return min(per_process, host.num_ranks)
 
 
@@ -101,14 +103,18 @@ def period_ps(host: Host, operation: str, launch: Launch, channels: int = 1) -> 
     time_ps = messages_ps(host, count, count * messages)
     if messages:
         return time_ps
-    return time_ps + (count > 1) * count * max(0, channels - 1) * _ps(costs.group_channel)
+    return time_ps + (count > 1) * count * max(0, channels - 1) * _ps(
+        costs.group_channel
+    )
 
 
 def messages_ps(host: Host, gpus: int, messages: int) -> int:
     """Return the time of a host thread for a group of sends and receives, in total, on `gpus` GPUs [ps]."""
     costs = HOST_COSTS[host.vendor]
     group_ps = _ps(costs.group_base) + gpus * _ps(costs.group_launch)
-    return (_ps(costs.launch) if gpus == 1 else group_ps) + messages * _ps(costs.p2p_task)
+    return (_ps(costs.launch) if gpus == 1 else group_ps) + messages * _ps(
+        costs.p2p_task
+    )
 
 
 def _messages(operation: str, num_ranks: int) -> int:
@@ -160,7 +166,11 @@ def enqueued_ps(
 
 
 def iteration_ps(
-    host: Host | Communicator, operation: str, kernel_ps: int, launch: Launch, channels: int = 1
+    host: Host | Communicator,
+    operation: str,
+    kernel_ps: int,
+    launch: Launch,
+    channels: int = 1,
 ) -> int:
     """Return the steady-state time per iteration of kernels of `kernel_ps` [ps]; 0 means no data."""
     if isinstance(host, Communicator):
@@ -169,10 +179,16 @@ def iteration_ps(
         return empty_ps(host, launch)
     host_ps, gpu_ps = enqueued_ps(host, operation, kernel_ps, launch, channels)
     both = host_ps + gpu_ps + sum(start_and_end_ps(host))
-    return (both if launch.blocking else max(host_ps, gpu_ps)) // max(1, launch.aggregated)
+    return (both if launch.blocking else max(host_ps, gpu_ps)) // max(
+        1, launch.aggregated
+    )
 
 
 def engine_start_ps(chip: str) -> int | None:
     """Return an inference kernel's overhead in a CUDA graph [ps]; None for unknown chips."""
     result = GPUS.get(chip)
-    return None if result is None else parse_time(str(result.architecture.engine_start.value))
+    return (
+        None
+        if result is None
+        else parse_time(str(result.architecture.engine_start.value))
+    )

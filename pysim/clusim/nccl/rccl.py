@@ -187,13 +187,19 @@ class Rccl:
         """Return the channels of a communicator: searched channels doubled if they fit, or copied."""
         limit = self.most[num_nodes > 1]
         doubled = 2 * searched if searched <= limit // 2 else searched
-        copies = min(max(1, limit // searched), self.copies_of(num_ranks, num_nodes, searched))
+        copies = min(
+            max(1, limit // searched), self.copies_of(num_ranks, num_nodes, searched)
+        )
         return max(min(limit, doubled), copies * searched)
 
     def all_pairs(self, node: KnownNode | None, num_bytes: int) -> AllPairs | None:
         """Return the plan of MSCCL for an all-reduce of float32 out of place; None leaves it to the tuner."""
         table = _DATA["msccl"]
-        if node is None or node.name != table["node"] or self.architecture != table["architecture"]:
+        if (
+            node is None
+            or node.name != table["node"]
+            or self.architecture != table["architecture"]
+        ):
             return None
         rows: list[Any] = []
         for text, of_release in table["releases"].items():
@@ -259,7 +265,9 @@ def library_of(architectures: Sequence[str], version: Version) -> Rccl | None:
     newest = max(map(release_of, _DATA["releases"]))
     release = version if version[:2] <= newest else Version(*newest)
     releases = {release_of(text): rocm for text, rocm in _DATA["releases"].items()}
-    first = max((one for one in releases if one <= release[:2]), default=min(releases))
+    first = max(
+        (one for one in releases if one <= release[:2]), default=min(releases)
+    )
     return Rccl(
         **{
             key: plain(value)
@@ -275,7 +283,9 @@ def library_of(architectures: Sequence[str], version: Version) -> Rccl | None:
             if release_of(text) <= max(release[:2], min(releases))
         ),
         ll128=release_of(entry["ll128"]),
-        copies_by_ranks={int(n): c for n, c in entry.get("copies_by_ranks", {}).items()},
+        copies_by_ranks={
+            int(n): c for n, c in entry.get("copies_by_ranks", {}).items()
+        },
     )
 
 
@@ -290,9 +300,9 @@ def recognise(
         Pair of GPUs, the lower first -> parallel links.
     """
     for node in _nodes():
-        if (node.gpus, node.nics) != (num_gpus, num_nics) or sorted(node.links.values()) != sorted(
-            links.values()
-        ):
+        if (node.gpus, node.nics) != (num_gpus, num_nics) or sorted(
+            node.links.values()
+        ) != sorted(links.values()):
             continue
         place = _match_order(node.links, links, num_gpus)
         if place is not None:
@@ -301,7 +311,9 @@ def recognise(
 
 
 def _match_order(
-    pattern: Mapping[tuple[int, int], int], links: Mapping[tuple[int, int], int], count: int
+    pattern: Mapping[tuple[int, int], int],
+    links: Mapping[tuple[int, int], int],
+    count: int,
 ) -> tuple[int, ...] | None:
     """Return the first order of GPUs, lexicographically, in which `links` equal `pattern`."""
 
@@ -346,7 +358,9 @@ def _node(entry: Mapping[str, Any]) -> KnownNode:
         for at in range(len(rings))
     )
     ll128 = release_of(entry["ll128"]) if "ll128" in entry else None
-    return KnownNode(entry["name"], count, entry["nics"], links, orders, entry["tuning"], ll128)
+    return KnownNode(
+        entry["name"], count, entry["nics"], links, orders, entry["tuning"], ll128
+    )
 
 
 @cache
@@ -355,10 +369,15 @@ def _tuning(name: str, release: tuple[int, int]) -> Tuning:
     for first, changes in _releases(name):
         if not tables or first <= release:
             tables |= changes
-    names = {item.name.lower(): item for item in (*Algorithm, *Protocol, *Collective)}
+    names = {
+        item.name.lower(): item for item in (*Algorithm, *Protocol, *Collective)
+    }
     rules = {
         names[collective]: SizeRule(
-            row["ll"], row["ll128"], row.get("growth", 0), tuple(row.get("threads", ()))
+            row["ll"],
+            row["ll128"],
+            row.get("growth", 0),
+            tuple(row.get("threads", ())),
         )
         for collective, row in tables.get("sizes", {}).items()
     }
@@ -373,7 +392,11 @@ def _tuning(name: str, release: tuple[int, int]) -> Tuning:
         return {names[one]: tuple(row) for one, row in tables[key].items()}
 
     return Tuning(
-        rows("hop_us"), rows("share"), factors("tree_correction"), factors("ring_correction"), rules
+        rows("hop_us"),
+        rows("share"),
+        factors("tree_correction"),
+        factors("ring_correction"),
+        rules,
     )
 
 

@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import PROTOCOLS, Algorithm, Collective, Protocol
 from clusim.nccl.constants import Path
-from clusim.nccl.costs import ROOTED, CostModel, CostTable, binary_log, cost_model, entries
+from clusim.nccl.costs import (
+    ROOTED,
+    CostModel,
+    CostTable,
+    binary_log,
+    cost_model,
+    entries,
+)
 from clusim.nccl.env import Settings
 from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.rccl import BASE_US, AllPairs, KnownNode, Rccl, SizeRule, Tuning
@@ -36,7 +43,10 @@ class RcclTable(CostTable):
     node: KnownNode | None = None
 
     def correct_bandwidth(
-        self, key: tuple[Collective, Algorithm, Protocol], num_bytes: int, bandwidth: float
+        self,
+        key: tuple[Collective, Algorithm, Protocol],
+        num_bytes: int,
+        bandwidth: float,
     ) -> float:
         """Return a bandwidth with the correction of a size [GB/s]."""
         _, algorithm, protocol = key
@@ -50,13 +60,19 @@ class RcclTable(CostTable):
         return bandwidth * factors[min(step, len(factors) - 1)]
 
     def plateau(
-        self, key: tuple[Collective, Algorithm, Protocol], num_bytes: int, num_channels: int
+        self,
+        key: tuple[Collective, Algorithm, Protocol],
+        num_bytes: int,
+        num_channels: int,
     ) -> float:
         """Return the factor on the latency of large multi-node rings, which RCCL does not have: 1."""
         return 1.0
 
     def settle_choice(
-        self, collective: Collective, num_bytes: int, best: tuple[Algorithm, Protocol]
+        self,
+        collective: Collective,
+        num_bytes: int,
+        best: tuple[Algorithm, Protocol],
     ) -> tuple[Algorithm, Protocol]:
         """Return a plan of MSCCL, or the choice with the protocol that a size has over nodes (rccl_wrap.cc)."""
         pairs = self.all_pairs(collective, num_bytes)
@@ -65,7 +81,9 @@ class RcclTable(CostTable):
         rule = self.rule(collective)
         if rule is None:
             return best
-        size = num_bytes // self.group.num_ranks if collective.has_blocks else num_bytes
+        size = (
+            num_bytes // self.group.num_ranks if collective.has_blocks else num_bytes
+        )
         protocol = Protocol.LL if size <= rule.ll_bytes else Protocol.SIMPLE
         doublings = binary_log(self.group.num_nodes) - 1
         limit_bytes = rule.ll128_bytes + doublings * rule.growth_bytes
@@ -84,10 +102,16 @@ class RcclTable(CostTable):
             return None
         return settings.library.all_pairs(self.node, num_bytes)
 
-    def plan_channels(self, algorithm: Algorithm, collective: Collective, num_bytes: int) -> int:
+    def plan_channels(
+        self, algorithm: Algorithm, collective: Collective, num_bytes: int
+    ) -> int:
         """Return the channels of a plan of MSCCL; 0 without one."""
         pairs = self.all_pairs(collective, num_bytes)
-        return pairs.channels if pairs is not None and algorithm is Algorithm.MSCCL else 0
+        return (
+            pairs.channels
+            if pairs is not None and algorithm is Algorithm.MSCCL
+            else 0
+        )
 
     def regular_bytes(self, num_bytes: int) -> int:
         """Return the next size that the chunks of MSCCL's plans of such sizes divide."""
@@ -100,11 +124,17 @@ class RcclTable(CostTable):
             return None
         return self.tuning.sizes.get(collective)
 
-    def thread_bytes(self, collective: Collective, protocol: Protocol, limits: int) -> int:
+    def thread_bytes(
+        self, collective: Collective, protocol: Protocol, limits: int
+    ) -> int:
         """Return the bytes per thread before another channel is used."""
         rule = self.rule(collective)
         at = PROTOCOLS.index(protocol)
-        if rule is None or at >= len(rule.threads) or self.settings.thread_thresholds is not None:
+        if (
+            rule is None
+            or at >= len(rule.threads)
+            or self.settings.thread_thresholds is not None
+        ):
             return limits
         return rule.threads[at] * self.group.num_ranks
 
@@ -125,7 +155,9 @@ class RcclModel(CostModel):
             return False
         return super().exists(collective, algorithm)
 
-    def bandwidth(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> float:
+    def bandwidth(
+        self, collective: Collective, algorithm: Algorithm, protocol: Protocol
+    ) -> float:
         """Return the bandwidth of an entry [GB/s]."""
         group, graph = self.group, self.graphs[algorithm]
         few_nodes = group.num_nodes <= 2
@@ -136,7 +168,9 @@ class RcclModel(CostModel):
         share = self.tuning.share["two" if few_nodes else "more"].get(algorithm)
         if share is None:
             return super().bandwidth(collective, algorithm, protocol)
-        bus = graph.num_channels * (graph.intra_GBps if few_nodes else graph.inter_GBps)
+        bus = graph.num_channels * (
+            graph.intra_GBps if few_nodes else graph.inter_GBps
+        )
         bus *= share[PROTOCOLS.index(protocol)]
         if algorithm is not Algorithm.RING:
             return bus * 0.5
@@ -144,18 +178,26 @@ class RcclModel(CostModel):
             bus *= self.library.rooted_ll
         return bus * group.num_ranks / self.steps(collective)
 
-    def latency(self, collective: Collective, algorithm: Algorithm, protocol: Protocol) -> float:
+    def latency(
+        self, collective: Collective, algorithm: Algorithm, protocol: Protocol
+    ) -> float:
         """Return the latency of an entry [us]."""
         if algorithm not in self.tuning.hop_us["nvlink"]:
             return super().latency(collective, algorithm, protocol)
-        group, graph, p = self.group, self.graphs[algorithm], PROTOCOLS.index(protocol)
+        group, graph, p = (
+            self.group,
+            self.graphs[algorithm],
+            PROTOCOLS.index(protocol),
+        )
         link = "nvlink" if graph.type_intra == Path.NVL else "pcie"
         intra = self.tuning.hop_us[link][algorithm][p]
         network = self.tuning.hop_us["network"][algorithm][p]
         network += graph.latency_us * (2 if protocol is Protocol.SIMPLE else 1)
         if algorithm is Algorithm.TREE:
             local = group.num_ranks // group.num_nodes
-            return BASE_US[p] + 2 * ((local - 1) * intra + binary_log(group.num_nodes) * network)
+            return BASE_US[p] + 2 * (
+                (local - 1) * intra + binary_log(group.num_nodes) * network
+            )
         steps = self.steps(collective)
         if collective in ROOTED:
             hop = intra if group.num_nodes == 1 else network
@@ -163,7 +205,9 @@ class RcclModel(CostModel):
         if group.num_nodes == 1:
             return BASE_US[p] + steps * intra
         crossings = self.crossings(collective)
-        intra = max(intra, self.overhead_us() * (3 if protocol is Protocol.SIMPLE else 1))
+        intra = max(
+            intra, self.overhead_us() * (3 if protocol is Protocol.SIMPLE else 1)
+        )
         return BASE_US[p] + (steps - crossings) * intra + crossings * network
 
     def crossings(self, collective: Collective) -> int:
@@ -196,9 +240,19 @@ def rccl_table(
     plain = cost_model(group, graphs, library.version, settings)
     tuning = library.tuning(node)
     model = RcclModel(
-        *(plain.version, group, plain.graphs, settings, plain.tables), library, node, tuning
+        *(plain.version, group, plain.graphs, settings, plain.tables),
+        library,
+        node,
+        tuning,
     )
     return RcclTable(
-        *(plain.version, group, plain.graphs, entries(model), plain.tables, settings),
+        *(
+            plain.version,
+            group,
+            plain.graphs,
+            entries(model),
+            plain.tables,
+            settings,
+        ),
         *(tuning, node),
     )

@@ -16,8 +16,14 @@ def known_node(system: System) -> tuple[KnownNode, tuple[int, ...]] | None:
     links = {}
     for gpu in system.gpus:
         for link in gpu.links:
-            if link.kind == "nvl" and link.remote.kind == "gpu" and gpu.index < link.remote.index:
-                links[gpu.index, link.remote.index] = round(link.rate / library.link_GBps)
+            if (
+                link.kind == "nvl"
+                and link.remote.kind == "gpu"
+                and gpu.index < link.remote.index
+            ):
+                links[gpu.index, link.remote.index] = round(
+                    link.rate / library.link_GBps
+                )
     order = recognise(len(system.adapters), links, len(system.gpus))
     return order if order is not None and library.has_cost_model(order[0]) else None
 
@@ -32,7 +38,10 @@ def known_graphs(system: System) -> tuple[Graph, Graph] | None:
         return None
     node, place = recognised
     orders = tuple(tuple(place[gpu] for gpu in order) for order in node.orders)
-    total = max(sum(link.rate for link in gpu.links if link.kind == "nvl") for gpu in system.gpus)
+    total = max(
+        sum(link.rate for link in gpu.links if link.kind == "nvl")
+        for gpu in system.gpus
+    )
     kind = _farthest(system)
     graphs = []
     for pattern, second in ((Pattern.RING, -1), (Pattern.BALANCED_TREE, 1)):

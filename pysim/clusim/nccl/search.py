@@ -38,10 +38,15 @@ def _totals(system: System) -> tuple[float, float]:
     goals = system.adapters or system.gpus
     fastest = total = 0.0
     for gpu in system.gpus:
-        rates = [r.rate for goal in goals if (r := system.route(gpu, goal)) and r.hops]
+        rates = [
+            r.rate for goal in goals if (r := system.route(gpu, goal)) and r.hops
+        ]
         fastest = max(fastest, *rates, 0.0)
         nvlink = sum(link.rate for link in gpu.links if link.kind == "nvl")
-        pcie = max((link.rate for link in gpu.links if link.kind in ("pci", "c2c")), default=0.0)
+        pcie = max(
+            (link.rate for link in gpu.links if link.kind in ("pci", "c2c")),
+            default=0.0,
+        )
         total = max(total, nvlink, pcie)
     return fastest, total
 
@@ -68,7 +73,8 @@ def _split_sockets(system: System) -> bool:
         local_gpus = {
             other.index
             for other in system.gpus
-            if other is gpu or ((r := system.route(gpu, other)) and r.type == Path.NVL)
+            if other is gpu
+            or ((r := system.route(gpu, other)) and r.type == Path.NVL)
         }
         if local_gpus not in domains:
             domains.append(local_gpus)
@@ -128,12 +134,20 @@ class _Plan:
         self.system, self.pattern = system, pattern
         self.fastest, self.total = _totals(system)
         self.speeds = (
-            speeds(system.capabilities[0], system.version, inter=bool(system.adapters))
+            speeds(
+                system.capabilities[0], system.version, inter=bool(system.adapters)
+            )
             if system.settings.library is None
             else SPEEDS
         )
-        crossing = pattern in (Pattern.RING, Pattern.BALANCED_TREE, Pattern.SPLIT_TREE)
-        self.crossing = system.settings.cross_nic if crossing and len(system.adapters) > 1 else 0
+        crossing = pattern in (
+            Pattern.RING,
+            Pattern.BALANCED_TREE,
+            Pattern.SPLIT_TREE,
+        )
+        self.crossing = (
+            system.settings.cross_nic if crossing and len(system.adapters) > 1 else 0
+        )
         self.best = Graph(pattern)
         self.draft = GraphDraft(
             pattern, least=min_channels, most=channel_limit, collective=collective
@@ -155,9 +169,15 @@ class _Plan:
             self.least_inter, self.most_inter = _path_range(system, True)
             self.most_intra = self.most_inter
         if not since(system.version, "min/max path types"):
-            self.least_intra, self.most_intra = Path.LOC if alone else Path.NVL, Path.SYS
+            self.least_intra, self.most_intra = (
+                Path.LOC if alone else Path.NVL,
+                Path.SYS,
+            )
             self.least_inter, self.most_inter = Path.PIX, Path.SYS
-        self.draft.type_intra, self.draft.type_inter = self.least_intra, self.least_inter
+        self.draft.type_intra, self.draft.type_inter = (
+            self.least_intra,
+            self.least_inter,
+        )
         types = path_types(system.version)
         self.after = {a: b for a, b in pairwise(types)}
 
@@ -168,7 +188,8 @@ class _Plan:
             total *= count / (count - 1)
         index = 0
         while index < len(self.speeds) - 1 and (
-            self.speeds[index] > self.fastest or self.speeds[index] * self.draft.least > total
+            self.speeds[index] > self.fastest
+            or self.speeds[index] * self.draft.least > total
         ):
             index += 1
         return index
@@ -206,7 +227,9 @@ class _Plan:
             steps_left = self._attempt()
             if steps_left == -1 or self._enough():
                 return True
-            over_amd = self.system.cpu.vendor == "amd" and draft.type_intra == Path.SYS
+            over_amd = (
+                self.system.cpu.vendor == "amd" and draft.type_intra == Path.SYS
+            )
             if draft.same and not over_amd:
                 draft.same = False
                 continue
@@ -214,13 +237,20 @@ class _Plan:
             self.steps_left += max(0, steps_left)
             if self.steps_left < 0 and self.best.num_channels:
                 return True
-            if self._simpler_tree() or self._longer_paths() or self._other_adapters():
+            if (
+                self._simpler_tree()
+                or self._longer_paths()
+                or self._other_adapters()
+            ):
                 continue
             return False
 
     def _simpler_tree(self) -> bool:
         draft = self.draft
-        if self.system.capabilities[0] >= 90 and draft.pattern is Pattern.BALANCED_TREE:
+        if (
+            self.system.capabilities[0] >= 90
+            and draft.pattern is Pattern.BALANCED_TREE
+        ):
             draft.pattern = Pattern.TREE
             return True
         draft.pattern = self.pattern
@@ -260,7 +290,9 @@ class _Plan:
                 Pattern.BALANCED_TREE,
             )
         ):
-            draft.cross = 2 if since(self.system.version, "crossing as a last resort") else 1
+            draft.cross = (
+                2 if since(self.system.version, "crossing as a last resort") else 1
+            )
             return True
         draft.cross = 1 if self.crossing == 1 else 0
         return False
@@ -298,7 +330,11 @@ class _Plan:
         while index < len(self.speeds) - 1 and self.speeds[index] > best.inter_GBps:
             index += 1
         draft = self.draft
-        draft.pattern, draft.same, draft.cross = best.pattern, best.same_channels, best.cross_nic
+        draft.pattern, draft.same, draft.cross = (
+            best.pattern,
+            best.same_channels,
+            best.cross_nic,
+        )
         draft.type_intra, draft.type_inter = best.type_intra, best.type_inter
         draft.intra = draft.inter = self.speeds[index]
         draft.least = best.num_channels
@@ -309,7 +345,9 @@ class _Plan:
                 index -= 1
                 draft.intra = draft.inter = self.speeds[index]
             elif draft.pattern is Pattern.NVLS:
-                if not (draft.inter == best.inter_GBps and draft.inter < draft.intra * 2):
+                if not (
+                    draft.inter == best.inter_GBps and draft.inter < draft.intra * 2
+                ):
                     break
                 index -= 1
                 draft.most = draft.least

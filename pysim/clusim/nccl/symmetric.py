@@ -84,17 +84,19 @@ def why_not(comm: Communicator, call: SymmetricCall) -> str:
         return f"{call.collective.value} lacks a kernel for symmetric memory"
     if group.num_nodes > 1:
         if comm.settings.cta_policy:
-            return (
-                "hierarchical collectives by copy engines (NCCL_CTA_POLICY=ZERO) are not modelled"
-            )
+            return "hierarchical collectives by copy engines (NCCL_CTA_POLICY=ZERO) are not modelled"
         return "kernels for symmetric memory over several nodes are not modelled"
     if comm.graphs[Algorithm.RING].type_intra not in (Path.NVL, Path.NVB):
         return "kernels for symmetric memory need NVLinks between all GPUs"
     kind = find_dtype(call.dtype)
     if kind is None:
         return f"unknown element type {call.dtype}"
-    adds = call.redop == "sum" or (call.redop == "avg" and since(version, "symmetric averages"))
-    if call.collective is not AG and not (adds and "float" in kind.name and kind.name != "float64"):
+    adds = call.redop == "sum" or (
+        call.redop == "avg" and since(version, "symmetric averages")
+    )
+    if call.collective is not AG and not (
+        adds and "float" in kind.name and kind.name != "float64"
+    ):
         return f"kernels for symmetric memory add up floating-point numbers, not {call.redop} of {kind.name}"
     return ""
 
@@ -103,7 +105,9 @@ def _uses_copy_engines(comm: Communicator, call: SymmetricCall) -> bool:
     """Return True if copy engines gather: by policy, or above 8 Mi elements a rank on Blackwell."""
     if call.collective is not AG:
         return False
-    if comm.settings.cta_policy == "ZERO" and since(comm.version, "collectives by copy engines"):
+    if comm.settings.cta_policy == "ZERO" and since(
+        comm.version, "collectives by copy engines"
+    ):
         return True
     kind = find_dtype(call.dtype)
     assert kind is not None
@@ -143,7 +147,9 @@ def _by_tma(comm: Communicator) -> bool:
     return enabled and comm.group.lowest_capability >= 100
 
 
-def pick(comm: Communicator, call: SymmetricCall, selected: Container[str] | None = None) -> Picked:
+def pick(
+    comm: Communicator, call: SymmetricCall, selected: Container[str] | None = None
+) -> Picked:
     """Return the kernel that NCCL selects, among those of `possible`.
 
     Raises
@@ -157,17 +163,28 @@ def pick(comm: Communicator, call: SymmetricCall, selected: Container[str] | Non
         return Picked(COPIES, 0, time_us, {COPIES.name: time_us})
     kernels = [] if reason else possible(comm, call, selected)
     if not kernels:
-        raise InputError(reason or f"NCCL_SYM_KERNEL={comm.settings.sym_kernel}: cannot do it here")
+        raise InputError(
+            reason
+            or f"NCCL_SYM_KERNEL={comm.settings.sym_kernel}: cannot do it here"
+        )
     estimates: dict[str, KernelEstimate] = {}
     for kernel in kernels:
         if (its := estimate(comm, kernel, call)) is not None:
             estimates[kernel.name] = its
     if not estimates:
-        raise InputError("every kernel for symmetric memory left needs more bytes for its TMA")
-    order = list(reversed(kernels)) if since(comm.version, "symmetric kernels by tma") else kernels
+        raise InputError(
+            "every kernel for symmetric memory left needs more bytes for its TMA"
+        )
+    order = (
+        list(reversed(kernels))
+        if since(comm.version, "symmetric kernels by tma")
+        else kernels
+    )
     best = min(
         (kernel for kernel in order if kernel.name in estimates),
         key=lambda kernel: estimates[kernel.name].cost_us,
     )
     times = {name: its.time_us for name, its in estimates.items()}
-    return Picked(best, estimates[best.name].blocks, estimates[best.name].time_us, times)
+    return Picked(
+        best, estimates[best.name].blocks, estimates[best.name].time_us, times
+    )

@@ -59,20 +59,30 @@ _BY_TMA: dict[str, Any] = {"tma_bytes": 16384, "tma_parts": ("ranks", "ctas")}
 
 KERNELS = (
     SymmetricKernel("AllReduce_AGxLL_R", AR, "oneshot-ll", low_latency=True),
-    SymmetricKernel("AllReduce_AGxLLMC_R", AR, "oneshot-ll", low_latency=True, multicast=True),
+    SymmetricKernel(
+        "AllReduce_AGxLLMC_R", AR, "oneshot-ll", low_latency=True, multicast=True
+    ),
     SymmetricKernel("AllReduce_RSxTmaLD_AGxTmaST", AR, "ld-st", **_BY_TMA),
     SymmetricKernel("AllReduce_RSxLD_AGxST", AR, "ld-st"),
-    SymmetricKernel("AllReduce_RSxLDMC_AGxSTMC", AR, "multimem", multicast=True, reduces=True),
+    SymmetricKernel(
+        "AllReduce_RSxLDMC_AGxSTMC", AR, "multimem", multicast=True, reduces=True
+    ),
     SymmetricKernel("AllGather_LL", AG, "ll", low_latency=True),
     SymmetricKernel("AllGather_LLMC", AG, "ll", low_latency=True, multicast=True),
-    SymmetricKernel("AllGather_TmaST", AG, "st", tma_bytes=8192, tma_parts=("ctas",)),
+    SymmetricKernel(
+        "AllGather_TmaST", AG, "st", tma_bytes=8192, tma_parts=("ctas",)
+    ),
     SymmetricKernel("AllGather_ST", AG, "st"),
-    SymmetricKernel("AllGather_TmaSTMC", AG, "multimem", multicast=True, tma_bytes=4096),
+    SymmetricKernel(
+        "AllGather_TmaSTMC", AG, "multimem", multicast=True, tma_bytes=4096
+    ),
     SymmetricKernel("AllGather_STMC", AG, "multimem", multicast=True),
     SymmetricKernel("ReduceScatter_LL", RS, "ll", low_latency=True),
     SymmetricKernel("ReduceScatter_TmaLD", RS, "ld", **_BY_TMA),
     SymmetricKernel("ReduceScatter_LD", RS, "ld"),
-    SymmetricKernel("ReduceScatter_LDMC", RS, "multimem", multicast=True, reduces=True),
+    SymmetricKernel(
+        "ReduceScatter_LDMC", RS, "multimem", multicast=True, reduces=True
+    ),
 )
 """In NCCL's order, in which the first of equals wins, and since 2.31 the last."""
 
@@ -140,7 +150,9 @@ def _read_rates() -> dict[int, dict[str, KernelRates]]:
     }
 
 
-def _rates(comm: Communicator, kernel: SymmetricKernel, call: SymmetricCall) -> KernelRates | None:
+def _rates(
+    comm: Communicator, kernel: SymmetricKernel, call: SymmetricCall
+) -> KernelRates | None:
     """Return the measured rates by which a release estimates a kernel; None for the model up to 2.31."""
     if not since(comm.version, "symmetric kernels by measured rates"):
         return None
@@ -148,7 +160,11 @@ def _rates(comm: Communicator, kernel: SymmetricKernel, call: SymmetricCall) -> 
     rows = _read_rates().get(_RUBIN if lowest > _RUBIN else lowest, {})
     kind = find_dtype(call.dtype)
     assert kind is not None
-    word = {1: "1 byte", 2: "2 bytes"}.get(kind.size_bytes, "") if call.redop == "sum" else ""
+    word = (
+        {1: "1 byte", 2: "2 bytes"}.get(kind.size_bytes, "")
+        if call.redop == "sum"
+        else ""
+    )
     return rows.get(f"{kernel.name} of {word}", rows.get(kernel.name))
 
 
@@ -170,7 +186,9 @@ def estimate(
     def time_us(blocks: int) -> float:
         if rates is None:
             return _model_us(comm, kernel, call, blocks)
-        return _measured_us(rates, kernel, call, (ranks, blocks, comm.group.lowest_capability))
+        return _measured_us(
+            rates, kernel, call, (ranks, blocks, comm.group.lowest_capability)
+        )
 
     best = time_us(high)
     selected = best, high
@@ -194,7 +212,9 @@ COPY_GBPS = {0: 392.0, 100: 779.0}
 
 def copy_floor_us(comm: Communicator) -> float:
     """Return the least time of a gather by copy engines: commands of the streams and two barriers [us]."""
-    base, per_peer_us = COPY_FLOOR_US[100 if comm.group.lowest_capability >= 100 else 0]
+    base, per_peer_us = COPY_FLOOR_US[
+        100 if comm.group.lowest_capability >= 100 else 0
+    ]
     return base + per_peer_us * comm.group.num_ranks
 
 
@@ -285,7 +305,10 @@ def _model_us(
 
 
 def _measured_us(
-    rates: KernelRates, kernel: SymmetricKernel, call: SymmetricCall, machine: tuple[int, int, int]
+    rates: KernelRates,
+    kernel: SymmetricKernel,
+    call: SymmetricCall,
+    machine: tuple[int, int, int],
 ) -> float:
     """Return the time of a kernel by measured rates [us]; `machine` is ranks, CTAs and compute capability."""
     ranks, requested, capability = machine
@@ -298,7 +321,11 @@ def _measured_us(
         peak, extra = min(peak, rates.trough), rates.trough_us
     copies, sent = _copies(kernel, call, ranks)
     compute = size / (ctas * rates.ll_cta * 1000) if rates.ll_cta else 0.0
-    top = sent * size / (peak * ((ranks - 1) / ranks if rates.per_rank else 1.0) * 1000)
+    top = (
+        sent
+        * size
+        / (peak * ((ranks - 1) / ranks if rates.per_rank else 1.0) * 1000)
+    )
     moved = copies * size / (ctas * rates.cta * 1000)
     if kernel.name == "AllGather_LL" and capability >= _RUBIN:
         bound = compute + max(moved, top)
@@ -308,11 +335,15 @@ def _measured_us(
         bound = _in_portions(rates, kernel, (size, ranks * active), (moved, top))
     if kernel.low_latency and kernel.multicast and call.collective is AG:
         overlap = min(1.0, rates.overlap_ctas / active)
-        return rates.base_us + max(latency, bound) + (1 - overlap) * min(latency, bound)
+        return (
+            rates.base_us + max(latency, bound) + (1 - overlap) * min(latency, bound)
+        )
     return rates.base_us + latency + extra + bound
 
 
-def _copies(kernel: SymmetricKernel, call: SymmetricCall, ranks: int) -> tuple[float, float]:
+def _copies(
+    kernel: SymmetricKernel, call: SymmetricCall, ranks: int
+) -> tuple[float, float]:
     """Return how often a CTA moves a byte of the call, and how often wires do."""
     num_peers = float(ranks - 1)
     if kernel.low_latency:
@@ -323,7 +354,10 @@ def _copies(kernel: SymmetricKernel, call: SymmetricCall, ranks: int) -> tuple[f
 
 
 def _in_portions(
-    rates: KernelRates, kernel: SymmetricKernel, sizes: tuple[int, int], times: tuple[float, float]
+    rates: KernelRates,
+    kernel: SymmetricKernel,
+    sizes: tuple[int, int],
+    times: tuple[float, float],
 ) -> float:
     """Return the time of loads and sums [us]; full chunks, small chunks, and the rest have different rates.
 
@@ -340,7 +374,8 @@ def _in_portions(
         (size - full_bytes - small, rates.tail_cta),
     )
     return sum(
-        max(moved * rates.cta / (rate or rates.cta), top) * part / size for part, rate in portions
+        max(moved * rates.cta / (rate or rates.cta), top) * part / size
+        for part, rate in portions
     )
 
 
@@ -350,7 +385,9 @@ def _active(size: int, requested: int) -> int:
     return -(-cells // -(-cells // requested))
 
 
-def _scale(rates: KernelRates, kernel: SymmetricKernel, ranks: int, active: int) -> float:
+def _scale(
+    rates: KernelRates, kernel: SymmetricKernel, ranks: int, active: int
+) -> float:
     """Return the measured factor on the CTAs of a gathering kernel."""
     if kernel.name == "AllGather_TmaSTMC" and active == 1:
         return 1.1445
@@ -365,7 +402,9 @@ def _scale(rates: KernelRates, kernel: SymmetricKernel, ranks: int, active: int)
 
 def _softmin(x: float, ceiling: float, softness: float) -> float:
     """Return a smooth version of ``min(x, ceiling)``."""
-    return ceiling - softness * log1p((exp(ceiling / softness) - 1) * exp(-x / softness))
+    return ceiling - softness * log1p(
+        (exp(ceiling / softness) - 1) * exp(-x / softness)
+    )
 
 
 def _softplus(x: float) -> float:

@@ -141,7 +141,11 @@ class System:
     def link_GBps(self, gpu: Device) -> float:
         """Return the library's bandwidth of a link between GPUs [GB/s]."""
         library = self.settings.library
-        return nvlink_GBps(gpu.capability, self.version) if library is None else library.link_GBps
+        return (
+            nvlink_GBps(gpu.capability, self.version)
+            if library is None
+            else library.link_GBps
+        )
 
     def route(self, a: Device, b: Device) -> Route | None:
         """Return the path from one device to another."""
@@ -153,7 +157,9 @@ class System:
             if link.remote is b and link.kind == kind:
                 link.rate += rate
                 next(
-                    back for back in b.links if back.remote is a and back.kind == kind
+                    back
+                    for back in b.links
+                    if back.remote is a and back.kind == kind
                 ).rate += rate
                 return
         forward, back = self.num_links, self.num_links + 1
@@ -174,7 +180,9 @@ class System:
         """Return a key that is equal for systems with equal devices, links and paths, apart from names."""
         every = [*self.gpus, *self.adapters, *self.cpus, *self.others]
         number = {device: i for i, device in enumerate(every)}
-        for device in every:  # and NICs that were forgotten, which links still lead to
+        for (
+            device
+        ) in every:  # and NICs that were forgotten, which links still lead to
             for link in device.links:
                 if link.remote not in number:
                     number[link.remote] = len(every)
@@ -182,12 +190,21 @@ class System:
         devices = tuple(
             (
                 *(getattr(device, name) for name in _DEVICE),
-                *((k.kind, k.rate, number[k.remote], k.number, k.back) for k in device.links),
+                *(
+                    (k.kind, k.rate, number[k.remote], k.number, k.back)
+                    for k in device.links
+                ),
             )
             for device in every
         )
         routes = tuple(
-            (number[a], number[b], *(link.number for link in route.links), route.rate, route.type)
+            (
+                number[a],
+                number[b],
+                *(link.number for link in route.links),
+                route.rate,
+                route.type,
+            )
             for (a, b), route in self.routes.items()
         )
         roles = (
@@ -196,7 +213,12 @@ class System:
             len(self.cpus),
             self.switch and number[self.switch],
         )
-        return (*(repr(getattr(self, name)) for name in _SYSTEM), *roles, devices, routes)
+        return (
+            *(repr(getattr(self, name)) for name in _SYSTEM),
+            *roles,
+            devices,
+            routes,
+        )
 
     def nearest(self, device: Device, among: Iterable[Device]) -> list[Device]:
         """Return the devices with the widest path and, among these, the nearest path kind."""
@@ -230,20 +252,33 @@ class System:
         first = gpu.index
         if len(nets) & (len(nets) - 1) == 0:
             width = len(nets).bit_length() - 1
-            first = int(f"{gpu.index % len(nets):0{width}b}"[::-1], 2) if width else 0
+            first = (
+                int(f"{gpu.index % len(nets):0{width}b}"[::-1], 2) if width else 0
+            )
         share = self.settings.netdevs_policy or -(-len(nets) // max(1, len(sharers)))
-        return [nets[(first + turn) % len(nets)] for turn in range(min(share, len(nets)))]
+        return [
+            nets[(first + turn) % len(nets)] for turn in range(min(share, len(nets)))
+        ]
 
     @property
     def least_nic_GBps(self) -> float:
         """Return the smallest bandwidth of a path from a GPU to a NIC that it uses [GB/s]; 0 without NICs."""
-        pairs = [(gpu, adapter) for gpu in self.gpus for adapter in self.local_adapters(gpu)]
+        pairs = [
+            (gpu, adapter)
+            for gpu in self.gpus
+            for adapter in self.local_adapters(gpu)
+        ]
         routes = [self.route(gpu, adapter) for gpu, adapter in pairs]
-        return min((route.rate for route in routes if route is not None), default=0.0)
+        return min(
+            (route.rate for route in routes if route is not None), default=0.0
+        )
 
     def local_gpu(self, adapter: Device) -> Device | None:
         """Return the GPU that a NIC is local to."""
-        sharers = [(gpu, self.local_adapters(gpu)) for gpu in self.nearest(adapter, self.gpus)]
+        sharers = [
+            (gpu, self.local_adapters(gpu))
+            for gpu in self.nearest(adapter, self.gpus)
+        ]
         for channel in range(len(self.adapters) or 1):
             for gpu, nets in sharers:
                 if nets and nets[channel % len(nets)] is adapter:
@@ -253,7 +288,11 @@ class System:
 
 _DEVICES = {"gpus", "adapters", "cpus", "switch", "others", "routes", "local_cpus"}
 _SYSTEM = [one.name for one in fields(System) if one.name not in _DEVICES]
-_DEVICE = [one.name for one in fields(Device) if one.name not in {"links", "name", "members"}]
+_DEVICE = [
+    one.name
+    for one in fields(Device)
+    if one.name not in {"links", "name", "members"}
+]
 """Fields of a device that enter the key: excluded are references to devices, links and paths, and names, which
 decide nothing, so that the nodes of a cluster have equal keys.
 """
@@ -262,4 +301,6 @@ decide nothing, so that the nodes of a cluster have equal keys.
 def unknown(chip: str, node: str, field_: str, example: str) -> TopologyError:
     """Return the error for a chip that lacks a property which NCCL needs."""
     message = f"chip {chip!r} of {node}: unknown {field_}, which NCCL needs"
-    return TopologyError(f"{message}; set a base for the chip, or '{field_}: {example}'")
+    return TopologyError(
+        f"{message}; set a base for the chip, or '{field_}: {example}'"
+    )

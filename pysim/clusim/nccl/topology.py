@@ -34,7 +34,13 @@ from clusim.topology.nccl_overrides import SWITCH, told_lines, told_of, told_slo
 from clusim.topology.node import NETWORK, Node
 from clusim.topology.subset import NodeParts, parts_of
 
-_BASE = {"nvl": Path.NVL, "c2c": Path.C2C, "pci": Path.PIX, "sys": Path.SYS, "net": Path.LOC}
+_BASE = {
+    "nvl": Path.NVL,
+    "c2c": Path.C2C,
+    "pci": Path.PIX,
+    "sys": Path.SYS,
+    "net": Path.LOC,
+}
 
 
 def set_routes(system: System, p2p_level: Path) -> None:
@@ -66,12 +72,16 @@ def _reach(system: System, goal: Device) -> None:
                 if other is goal:
                     continue
                 if device is not goal and device.kind == "gpu":
-                    hop = link.kind == "nvl" and other.kind == "gpu" and path.hops <= 1
+                    hop = (
+                        link.kind == "nvl" and other.kind == "gpu" and path.hops <= 1
+                    )
                     if not (hop and through_gpu):
                         continue
                 rate = min(path.rate, link.rate)
                 previous = result.get(other)
-                if previous is not None and (previous.hops <= path.hops or previous.rate >= rate):
+                if previous is not None and (
+                    previous.hops <= path.hops or previous.rate >= rate
+                ):
                     continue
                 back = next(back for back in other.links if back.number == link.back)
                 kind = max(path.type, _type(device, link.kind, other, path))
@@ -89,7 +99,12 @@ def _type(device: Device, kind: str, other: Device, path: Route) -> Path:
             return Path.PHB
         if device.kind == "pci" and other.kind == "pci":
             return Path.PXB
-    if kind == "nvl" and device.kind == "gpu" and path.type == Path.NVL and path.hops >= 1:
+    if (
+        kind == "nvl"
+        and device.kind == "gpu"
+        and path.type == Path.NVL
+        and path.hops >= 1
+    ):
         return Path.NVB
     return _BASE[kind]
 
@@ -161,7 +176,11 @@ def _bend_adapters(system: System) -> None:
             if owner is None or owner is gpu or not relay or mine is None:
                 continue
             to_net, to_owner = system.route(owner, net), system.route(gpu, owner)
-            if to_net is None or to_owner is None or not direct_rdma(system, owner, net):
+            if (
+                to_net is None
+                or to_owner is None
+                or not direct_rdma(system, owner, net)
+            ):
                 continue
             if (
                 to_net.type <= Path.P2C
@@ -200,11 +219,15 @@ def direct_rdma(system: System, gpu: Device, net: Device) -> bool:
 def _has_peer_access(gpu: Device) -> bool:
     """Return True if the driver lets a GPU reach others over PCIe."""
     if gpu.peer_access is None:
-        raise unknown(gpu.chip, gpu.name, "peer_access", "true, or false for a GeForce card")
+        raise unknown(
+            gpu.chip, gpu.name, "peer_access", "true, or false for a GeForce card"
+        )
     return gpu.peer_access
 
 
-def peer_access(system: System, a: Device, b: Device, route: Route, level: Path) -> bool:
+def peer_access(
+    system: System, a: Device, b: Device, route: Route, level: Path
+) -> bool:
     """Return True if two GPUs reach each other directly over a path."""
     if level is Path.LOC:
         return False
@@ -225,7 +248,10 @@ def _pcie_GBps(link: Link) -> float:
     """Return NCCL's bandwidth of a PCIe link [GB/s]: by the generation and lanes that have its rate."""
     rate_Bps = link.rate.bytes_per_s
     slots = [(gen, lanes) for gen in GENERATIONS for lanes in LANES]
-    gen, lanes = min(slots, key=lambda slot: abs(lane_MBps(slot[0]) * slot[1] * 1e6 / rate_Bps - 1))
+    gen, lanes = min(
+        slots,
+        key=lambda slot: abs(lane_MBps(slot[0]) * slot[1] * 1e6 / rate_Bps - 1),
+    )
     if abs(lane_MBps(gen) * lanes * 1e6 / rate_Bps - 1) < 0.03:
         return pcie_GBps(gen, lanes) * link.count
     # NCCL's constant 12 GB/s replaces the 15.7 of Gen3 x16, and so on.
@@ -278,7 +304,10 @@ def _devices(
 ) -> dict[str, Device]:
     selected = None if ranks is None else set(ranks)
     nvlinked = {
-        end for link in links if link.cls in ("nvlink", "xgmi", "trunk") for end in (link.a, link.b)
+        end
+        for link in links
+        if link.cls in ("nvlink", "xgmi", "trunk")
+        for end in (link.a, link.b)
     }
     devices: dict[str, Device] = {}
     count = 0
@@ -307,7 +336,9 @@ def _devices(
 def _gpu(node: Node, index: int) -> Device:
     end = node.endpoint
     if end is None or not end.compute_capability:
-        raise unknown(end.chip if end else "", node.name, "compute_capability", "9.0")
+        raise unknown(
+            end.chip if end else "", node.name, "compute_capability", "9.0"
+        )
     return Device(
         *("gpu", node.name, index),
         capability=end.compute_capability,
@@ -331,15 +362,25 @@ def _join_all(
             gpu = a if a.kind == "gpu" else b
             system.join(a, b, "nvl", system.link_GBps(gpu) * link.count)
         elif link.cls == "c2c" and {a.kind, b.kind} == {"gpu", "cpu"}:
-            system.join(a, b, "c2c", round(link.rate.bytes_per_s * link.count / 1e9, 1))
+            system.join(
+                a, b, "c2c", round(link.rate.bytes_per_s * link.count / 1e9, 1)
+            )
         elif link.cls == "pcie":
             system.join(a, b, "pci", _pcie_GBps(link))
-    lonely = [gpu for gpu in system.gpus if not any(k.kind in ("pci", "c2c") for k in gpu.links)]
+    lonely = [
+        gpu
+        for gpu in system.gpus
+        if not any(k.kind in ("pci", "c2c") for k in gpu.links)
+    ]
     if lonely and not system.cpus:
         system.cpus.append(Device("cpu", "host", 0))
     for gpu in lonely:
         endpoint = nodes[gpu.name].endpoint
-        rate = endpoint.pcie_Bps / 1e9 * 0.762 if endpoint and endpoint.pcie_Bps else 12.0
+        rate = (
+            endpoint.pcie_Bps / 1e9 * 0.762
+            if endpoint and endpoint.pcie_Bps
+            else 12.0
+        )
         system.join(gpu, system.cpus[0], "pci", round(rate, 1))
 
 
@@ -347,7 +388,9 @@ def _tell(system: System, fabric: Fabric) -> None:
     """Replace the NVLinks by the overrides that NCCL reads, separately for each direction."""
     gpus = {gpu.name: gpu for gpu in system.gpus}
     overrides = {
-        gpu: links for gpu in system.gpus if (links := told_of(fabric.told, gpu.name)) is not None
+        gpu: links
+        for gpu in system.gpus
+        if (links := told_of(fabric.told, gpu.name)) is not None
     }
     if not overrides:
         return
@@ -355,14 +398,18 @@ def _tell(system: System, fabric: Fabric) -> None:
     counts: dict[tuple[Device, Device], float] = {}
     for gpu in system.gpus:
         rate = system.link_GBps(gpu)
-        existing = {link.remote: link.rate for link in gpu.links if link.kind == "nvl"}
+        existing = {
+            link.remote: link.rate for link in gpu.links if link.kind == "nvl"
+        }
         if gpu in overrides:
             ends = {
                 (system.switch if to == SWITCH else gpus.get(to)): n
                 for to, n in overrides[gpu].items()
             }
             existing = {
-                end: n * rate for end, n in ends.items() if end is not None and end is not gpu
+                end: n * rate
+                for end, n in ends.items()
+                if end is not None and end is not gpu
             }
         for other, existing_rate in existing.items():
             if existing_rate:
@@ -374,9 +421,9 @@ def _tell(system: System, fabric: Fabric) -> None:
     for (a, b), rate in counts.items():
         if (b, a) in counts and (a.kind, a.index) < (b.kind, b.index):
             system.join(a, b, "nvl", rate)
-            next(link for link in b.links if link.remote is a and link.kind == "nvl").rate = counts[
-                b, a
-            ]
+            next(
+                link for link in b.links if link.remote is a and link.kind == "nvl"
+            ).rate = counts[b, a]
 
 
 def _tell_slots(system: System, fabric: Fabric) -> None:
@@ -386,7 +433,9 @@ def _tell_slots(system: System, fabric: Fabric) -> None:
     system.told += told_lines(fabric)
     members = {net.name: len(net.members) for net in system.adapters}
     for device in (*system.gpus, *system.others):
-        slot = told_slot(fabric, device.name) if device.kind in ("gpu", "nic") else None
+        slot = (
+            told_slot(fabric, device.name) if device.kind in ("gpu", "nic") else None
+        )
         for link in device.links if slot is not None else ():
             if link.kind == "pci":
                 assert slot is not None
@@ -404,14 +453,24 @@ def _add_adapters(
 ) -> None:
     nodes, links = parts.nodes, parts.inside
     uplinks = {
-        end: link for link in parts.touching for end in (link.a, link.b) if link.cls != "pcie"
+        end: link
+        for link in parts.touching
+        for end in (link.a, link.b)
+        if link.cls != "pcie"
     }
     places: dict[str, tuple[Device, float]] = {}
     for link in links:
         for end, other in ((link.a, link.b), (link.b, link.a)):
-            if nodes[end].kind == "nic" and other in devices and link.cls in ("pcie", "c2c"):
+            if (
+                nodes[end].kind == "nic"
+                and other in devices
+                and link.cls in ("pcie", "c2c")
+            ):
                 rate = _pcie_GBps(link) if link.cls == "pcie" else LOCAL_GBps
-                places[end] = (devices[other], rate + places.get(end, (None, 0.0))[1])
+                places[end] = (
+                    devices[other],
+                    rate + places.get(end, (None, 0.0))[1],
+                )
     groups: dict[tuple[str, int], list[str]] = {}
     nics = [name for name, node in nodes.items() if node.kind == "nic"]
     allowed = allowed_nics(system.settings.ib_hca, nics, fabric.nic_names)
@@ -427,8 +486,12 @@ def _add_adapters(
         place = places[members[0]][0]
         number = len(system.adapters)
         nic = Device("nic", members[0], number)
-        net = Device("net", f"NET/{number}", number, port=number, members=tuple(members))
-        net.speed_GBps = sum(_speed_GBps(nodes[name], uplinks.get(name)) for name in members)
+        net = Device(
+            "net", f"NET/{number}", number, port=number, members=tuple(members)
+        )
+        net.speed_GBps = sum(
+            _speed_GBps(nodes[name], uplinks.get(name)) for name in members
+        )
         net.gpudirect = first.nic.gpudirect if first.nic else True
         net.collective = _reduces(fabric)
         if (
@@ -447,7 +510,9 @@ def _speed_GBps(node: Node, uplink: Link | None) -> float:
     """Return the speed reported by a NIC [GB/s]: its rate, otherwise its cable's in integer Gb/s."""
     if node.nic is not None and node.nic.speed_Bps:
         return node.nic.speed_Bps / 1e9
-    return round(uplink.rate.bytes_per_s * 8 / 1e9) / 8 if uplink is not None else 0.0
+    return (
+        round(uplink.rate.bytes_per_s * 8 / 1e9) / 8 if uplink is not None else 0.0
+    )
 
 
 def _by_place(places: dict[str, tuple[Device, float]]) -> dict[Device, list[str]]:
@@ -457,7 +522,9 @@ def _by_place(places: dict[str, tuple[Device, float]]) -> dict[Device, list[str]
     return result
 
 
-def _count_merged_nics(names: list[str], nodes: dict[str, Node], place: Device) -> int:
+def _count_merged_nics(
+    names: list[str], nodes: dict[str, Node], place: Device
+) -> int:
     """Return the number of NICs that the network plugin merges into one: the NICs of the same GPU."""
     if not names or not transport_of(nodes[names[0]].nic).stripe_bytes:
         return 1
@@ -467,7 +534,11 @@ def _count_merged_nics(names: list[str], nodes: dict[str, Node], place: Device) 
 
 def _reduces(fabric: Fabric) -> bool:
     """Return True if the switches between nodes can reduce."""
-    switches = [node for node in fabric.nodes if node.zone == NETWORK and node.kind == "switch"]
+    switches = [
+        node
+        for node in fabric.nodes
+        if node.zone == NETWORK and node.kind == "switch"
+    ]
     return bool(switches) and all(node.unit is not None for node in switches)
 
 

@@ -47,7 +47,9 @@ def stated_latency_us(nic: NicTraits, capability: int) -> float:
     return old_us if capability < _AMPERE and old_us else nic.plugin_ps / 1e6
 
 
-def plugin_variables(fabric: Fabric, release: tuple[int, ...] = ()) -> dict[str, str]:
+def plugin_variables(
+    fabric: Fabric, release: tuple[int, ...] = ()
+) -> dict[str, str]:
     """Return the variables that the plugins of a fabric set.
 
     Parameters
@@ -61,10 +63,14 @@ def plugin_variables(fabric: Fabric, release: tuple[int, ...] = ()) -> dict[str,
         if node.kind == "gpu" and node.endpoint is not None
     ]
     result: dict[str, str] = {}
-    for name in sorted({node.nic.plugin for node in fabric.nodes if node.nic is not None}):
+    for name in sorted(
+        {node.nic.plugin for node in fabric.nodes if node.nic is not None}
+    ):
         transport = TRANSPORTS[name]
         paired = bool(transport.paired) and _has_gpu_pairs(fabric)
-        result |= transport.environment(min(capabilities, default=0), release, paired=paired)
+        result |= transport.environment(
+            min(capabilities, default=0), release, paired=paired
+        )
     return result
 
 
@@ -73,7 +79,10 @@ def _has_gpu_pairs(fabric: Fabric) -> bool:
     nodes = {node.name: node for node in fabric.nodes}
     switches: set[str] = set()
     for link in fabric.links:
-        for end, far in ((nodes[link.a], nodes[link.b]), (nodes[link.b], nodes[link.a])):
+        for end, far in (
+            (nodes[link.a], nodes[link.b]),
+            (nodes[link.b], nodes[link.a]),
+        ):
             if end.kind == "gpu" and far.tier == "pcie" and link.cls == "pcie":
                 switch = far.half_of or far.name
                 if switch in switches:
@@ -95,8 +104,20 @@ def with_plugins(fabric: Fabric, settings: Settings, version: Version) -> Settin
 
 
 _P2P = {
-    **{Path.LOC: "loc", Path.NVL: "nvl", Path.NVB: "nvb", Path.C2C: "nvb", Path.PIX: "pix"},
-    **{Path.PXB: "pxb", Path.P2C: "pxb", Path.PXN: "pxb", Path.PHB: "phb", Path.SYS: "sys"},
+    **{
+        Path.LOC: "loc",
+        Path.NVL: "nvl",
+        Path.NVB: "nvb",
+        Path.C2C: "nvb",
+        Path.PIX: "pix",
+    },
+    **{
+        Path.PXB: "pxb",
+        Path.P2C: "pxb",
+        Path.PXN: "pxb",
+        Path.PHB: "phb",
+        Path.SYS: "sys",
+    },
 }
 """NCCL's levels in the words of topologies."""
 
@@ -161,13 +182,21 @@ def _changes(fabric: Fabric, settings: Settings) -> dict[str, Any]:
             queues=settings.ib_qps_per_connection,
             split=bool(settings.ib_split_data_on_qps),
         )
-    return {name: value for name, value in changes.items() if getattr(fabric, name) != value}
+    return {
+        name: value
+        for name, value in changes.items()
+        if getattr(fabric, name) != value
+    }
 
 
 def _of_plugin(node: Node, release: tuple[int, ...]) -> Node:
     """Return a node as a release of its network plugin uses it; the newest if it is empty."""
     nic = node.nic
-    if nic is None or not nic.control_ps or not transport_of(nic).sends_control(release):
+    if (
+        nic is None
+        or not nic.control_ps
+        or not transport_of(nic).sends_control(release)
+    ):
         return node
     progress_ps = nic.progress_ps + nic.control_ps
     simple_ps = nic.progress_simple_ps + nic.control_flush_ps
@@ -217,7 +246,9 @@ class AllowedNics:
     note: str = ""
 
 
-def allowed_nics(rule: str, nics: Iterable[str], device_names: Mapping[str, str]) -> AllowedNics:
+def allowed_nics(
+    rule: str, nics: Iterable[str], device_names: Mapping[str, str]
+) -> AllowedNics:
     """Return the NICs of a node that a value of ``NCCL_IB_HCA`` allows.
 
     As in NCCL, names are prefixes, a leading ``=`` requires an exact match, ``^`` excludes names, and ``:port`` follows
@@ -242,14 +273,20 @@ def allowed_nics(rule: str, nics: Iterable[str], device_names: Mapping[str, str]
         for name in names
     }
     hit = {
-        name for name in names if _names_nic(name.rpartition("/")[2], devices[name], words, exact)
+        name
+        for name in names
+        if _names_nic(name.rpartition("/")[2], devices[name], words, exact)
     }
     if any(devices.values()) or hit:
-        return AllowedNics(tuple(name for name in names if (name in hit) != excluded))
+        return AllowedNics(
+            tuple(name for name in names if (name in hit) != excluded)
+        )
     if excluded:
         note = f"NCCL_IB_HCA={rule}: NICs without device names in the topology; all {len(names)} of a node are used"
         return AllowedNics(names, note)
-    families = not exact and any(_FAMILY.fullmatch(word.partition(":")[0]) for word in words)
+    families = not exact and any(
+        _FAMILY.fullmatch(word.partition(":")[0]) for word in words
+    )
     count = len(names) if families else min(len(names), len(set(words)))
     chosen = tuple(names[number * len(names) // count] for number in range(count))
     note = (
@@ -282,16 +319,26 @@ def check_network(fabric: Fabric, settings: Settings) -> None:
     titles = ", ".join(sorted(result.title for result in reached.values()))
     where = f"the NICs of {fabric.name} are reached by {titles}"
     if settings.ib_disable and "verbs" in reached:
-        raise InputError(f"NCCL_IB_DISABLE=1: not simulated: {where}, and sockets {_ON_THEM}")
+        raise InputError(
+            f"NCCL_IB_DISABLE=1: not simulated: {where}, and sockets {_ON_THEM}"
+        )
     net = settings.net.lower()
     net = "ib" if net.startswith("ibext") else net  # HPC-X's plugin, verbs as well
-    names = {"verbs": ("ib",), _SOCKETS: ("socket",), "efa": ("aws libfabric", "libfabric")}
+    names = {
+        "verbs": ("ib",),
+        _SOCKETS: ("socket",),
+        "efa": ("aws libfabric", "libfabric"),
+    }
     networks = {
-        word for name, network in reached.items() for word in (name, network.in_logs.lower())
+        word
+        for name, network in reached.items()
+        for word in (name, network.in_logs.lower())
     }
     networks |= {word for name in reached for word in names.get(name, ())}
     if net == "socket" and net not in networks:
-        raise InputError(f"NCCL_NET={settings.net}: not simulated: {where}, and sockets {_ON_THEM}")
+        raise InputError(
+            f"NCCL_NET={settings.net}: not simulated: {where}, and sockets {_ON_THEM}"
+        )
     if net and net not in networks:
         raise InputError(f"NCCL_NET={settings.net}: {where}; leave out NCCL_NET")
 

@@ -11,7 +11,13 @@ from dataclasses import field, replace
 
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
-from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, Protocol
+from clusim.base.terms.operations import (
+    ALGORITHMS,
+    PROTOCOLS,
+    Algorithm,
+    Collective,
+    Protocol,
+)
 from clusim.nccl.constants import since
 from clusim.nccl.costs import CostTable
 from clusim.nccl.env import Settings, allows
@@ -68,7 +74,11 @@ def max_threads(
 ) -> int:
     """Return the most threads of a CTA; `ring_GBps` is the bandwidth of all rings together."""
     if settings.library is not None:
-        threads = settings.ll128_nthreads if protocol is Protocol.LL128 else settings.nthreads
+        threads = (
+            settings.ll128_nthreads
+            if protocol is Protocol.LL128
+            else settings.nthreads
+        )
         return min(threads or THREADS, THREADS)
     if protocol is Protocol.LL128:
         return settings.ll128_nthreads or _MAX_THREADS
@@ -82,7 +92,9 @@ def max_threads(
     return settings.nthreads or default
 
 
-def thread_thresholds(num_ranks: int, settings: Settings) -> dict[tuple[Algorithm, Protocol], int]:
+def thread_thresholds(
+    num_ranks: int, settings: Settings
+) -> dict[tuple[Algorithm, Protocol], int]:
     """Return the bytes a thread must have before another channel is used."""
     limits = {
         (algorithm, protocol): 64 if protocol is Protocol.SIMPLE else 8
@@ -94,7 +106,13 @@ def thread_thresholds(num_ranks: int, settings: Settings) -> dict[tuple[Algorith
     limits[Algorithm.RING, Protocol.LL] *= num_ranks
     thresholds = settings.thread_thresholds or ()
     keys = [(a, p) for a in (Algorithm.TREE, Algorithm.RING) for p in PROTOCOLS]
-    limits.update({key: value for key, value in zip(keys, thresholds, strict=False) if value >= 0})
+    limits.update(
+        {
+            key: value
+            for key, value in zip(keys, thresholds, strict=False)
+            if value >= 0
+        }
+    )
     return limits
 
 
@@ -124,8 +142,14 @@ def channels_and_threads(
 ) -> Threads:
     """Return the numbers of channels and threads of a collective of `num_bytes`, and the reason."""
     collective, algorithm, protocol = key
-    ring, settings, num_channels = table.graphs[Algorithm.RING], lanes.settings, lanes.num_channels
-    threads = max_threads(algorithm, protocol, ring.num_channels * ring.intra_GBps, settings)
+    ring, settings, num_channels = (
+        table.graphs[Algorithm.RING],
+        lanes.settings,
+        lanes.num_channels,
+    )
+    threads = max_threads(
+        algorithm, protocol, ring.num_channels * ring.intra_GBps, settings
+    )
     limit = thread_thresholds(table.group.num_ranks, settings)[algorithm, protocol]
     limit = table.thread_bytes(collective, protocol, limit)
     same = settings.library is not None
@@ -133,14 +157,24 @@ def channels_and_threads(
     if algorithm in _IN_SWITCH:
         channels, why = lanes.nvls_channels, "separate NVLS channels"
     elif algorithm is Algorithm.COLLNET_DIRECT:
-        channels = _direct_channels(num_bytes, channels, threads, lanes.num_heads, limit)
+        channels = _direct_channels(
+            num_bytes, channels, threads, lanes.num_heads, limit
+        )
         why = f"fewer than {limit} B per thread and head"
     else:
         # A threshold of 0 B, possible with NCCL_THREAD_THRESHOLDS, does not limit channels.
-        channels = min(channels, max(1, num_bytes // (threads * limit))) if limit else channels
+        channels = (
+            min(channels, max(1, num_bytes // (threads * limit)))
+            if limit
+            else channels
+        )
         if channels < num_channels:
             why = f"fewer channels for {limit} B per thread"
-        while not same and num_bytes < channels * threads * limit and threads % 128 == 0:
+        while (
+            not same
+            and num_bytes < channels * threads * limit
+            and threads % 128 == 0
+        ):
             threads //= 2
     if threads < thread_limit:
         why = f"one channel; fewer threads for {limit} B each"
@@ -159,7 +193,9 @@ def channels_and_threads(
     return Threads(channels, threads, why)
 
 
-def _direct_channels(num_bytes: int, channels: int, threads: int, heads: int, limit: int) -> int:
+def _direct_channels(
+    num_bytes: int, channels: int, threads: int, heads: int, limit: int
+) -> int:
     """Return the channels of CollNetDirect: fewer in stages of 16, 8, ..., each halving a thread's minimum."""
     stage, short = 16, True
     while stage >= 1 and short:
@@ -189,13 +225,21 @@ def select(
     times: dict[tuple[Algorithm, Protocol], float] = {}
     for algorithm in ALGORITHMS:
         for protocol in PROTOCOLS:
-            time = table.time_us(collective, algorithm, protocol, num_bytes, lanes.num_channels)
-            if time is not None and (allowed is None or (algorithm, protocol) in allowed):
+            time = table.time_us(
+                collective, algorithm, protocol, num_bytes, lanes.num_channels
+            )
+            if time is not None and (
+                allowed is None or (algorithm, protocol) in allowed
+            ):
                 times[algorithm, protocol] = time
     if not times:
-        requested = [c.text for c in (settings.algo, settings.proto) if c is not None]
+        requested = [
+            c.text for c in (settings.algo, settings.proto) if c is not None
+        ]
         named = [a for a in ALGORITHMS if allows(settings, collective, a)]
-        reasons = [(a, table.cost(collective, a, Protocol.SIMPLE).why_not) for a in named]
+        reasons = [
+            (a, table.cost(collective, a, Protocol.SIMPLE).why_not) for a in named
+        ]
         why = "; ".join(f"{a.value}: {reason}" for a, reason in reasons if reason)
         raise InputError(
             f"NCCL {table.version}: no algorithm is left for {collective.value}"
@@ -212,7 +256,13 @@ def select(
     if planned:
         threads = Threads(planned, THREADS, "channels of the plan")
         return Selection(
-            collective, num_bytes, *best, threads, 0.0, times, "MSCCL's plan of this size"
+            collective,
+            num_bytes,
+            *best,
+            threads,
+            0.0,
+            times,
+            "MSCCL's plan of this size",
         )
     threads = channels_and_threads(table, (collective, *best), num_bytes, lanes)
     why = (
@@ -220,7 +270,9 @@ def select(
         if best == fastest
         else f"protocol of this size, not {fastest[1].value}"
     )
-    return Selection(collective, num_bytes, *best, threads, times.get(best, 0.0), times, why)
+    return Selection(
+        collective, num_bytes, *best, threads, times.get(best, 0.0), times, why
+    )
 
 
 def _select_by_rule(
@@ -240,9 +292,19 @@ def _select_by_rule(
     best, why = (rule.algorithm, rule.protocol), f"line {rule.line} of {rules.name}"
     threads = channels_and_threads(table, (call[0], *best), call[1], lanes)
     if rule.channels > 0:
-        supply = lanes.nvls_channels if rule.algorithm in _IN_SWITCH else lanes.num_channels
-        aside = f", which has {rule.channels}; all channels" if rule.channels > supply else ""
-        threads = replace(threads, num_channels=min(rule.channels, supply), why=why + aside)
+        supply = (
+            lanes.nvls_channels
+            if rule.algorithm in _IN_SWITCH
+            else lanes.num_channels
+        )
+        aside = (
+            f", which has {rule.channels}; all channels"
+            if rule.channels > supply
+            else ""
+        )
+        threads = replace(
+            threads, num_channels=min(rule.channels, supply), why=why + aside
+        )
     return Selection(*call, *best, threads, times[best], times, why)
 
 

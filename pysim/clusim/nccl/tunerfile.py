@@ -20,7 +20,13 @@ from pathlib import Path
 from clusim.base.errors import InputError
 from clusim.base.limits import named_file, printable, read_text
 from clusim.base.records import dataclass
-from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, Algorithm, Collective, Protocol
+from clusim.base.terms.operations import (
+    ALGORITHMS,
+    PROTOCOLS,
+    Algorithm,
+    Collective,
+    Protocol,
+)
 
 _LEAST, _MOST = 8, 12
 _MAX_BYTES = 16 << 20
@@ -57,7 +63,9 @@ class TunerRule:
     nodes: int
     ranks: int
 
-    def fits(self, collective: Collective, num_bytes: int, group: tuple[int, int]) -> bool:
+    def fits(
+        self, collective: Collective, num_bytes: int, group: tuple[int, int]
+    ) -> bool:
         """Return True if the line is for this call; `group` is nodes and ranks."""
         return (
             self.collective is collective
@@ -108,11 +116,15 @@ def tuner_rules(variable: str, path: str) -> TunerRules:
 
 @lru_cache(16)
 def _read(variable: str, path: str, _changed_ns: int) -> TunerRules:
-    text = read_text(Path(path), _MAX_BYTES, advice="is it a tuner's file?", where=path)
+    text = read_text(
+        Path(path), _MAX_BYTES, advice="is it a tuner's file?", where=path
+    )
     notes: list[str] = []
     rules = tuple(_rules(text, Path(path).name, notes))
     if not rules and not notes:
-        message = "no line 'collective,min,max,algorithm,protocol,channels,nNodes,nRanks'"
+        message = (
+            "no line 'collective,min,max,algorithm,protocol,channels,nNodes,nRanks'"
+        )
         raise InputError(f"{variable}={printable(path, 200)}: {message}")
     return TunerRules(Path(path).name, rules, tuple(notes))
 
@@ -127,15 +139,23 @@ def _rules(text: str, name: str, notes: list[str]) -> Iterator[TunerRule]:
         if heading:
             continue  # names of the columns
         where = f"NCCL_TUNER_CONFIG_FILE: line {number} of {name}"
-        if not _LEAST <= len(words) <= _MOST or not all(map(_is_number, _numbers(words))):
-            notes.append(f"{where} skipped: {_LEAST} to {_MOST} columns with numbers are needed")
+        if not _LEAST <= len(words) <= _MOST or not all(
+            map(_is_number, _numbers(words))
+        ):
+            notes.append(
+                f"{where} skipped: {_LEAST} to {_MOST} columns with numbers are needed"
+            )
             continue
         collective = _COLLECTIVES.get(words[0].lower().replace("_", ""))
         if collective is None:
-            notes.append(f"{where} skipped: {printable(words[0], 30)} does not use the tuner")
+            notes.append(
+                f"{where} skipped: {printable(words[0], 30)} does not use the tuner"
+            )
             continue
         if not _applies(words):
-            notes.append(f"{where} skipped: for grouped operations or registered buffers")
+            notes.append(
+                f"{where} skipped: for grouped operations or registered buffers"
+            )
             continue
         rule = _rule(number, collective, words)
         if not rule.known:
@@ -147,7 +167,10 @@ def _rules(text: str, name: str, notes: list[str]) -> Iterator[TunerRule]:
 
 
 def _rule(number: int, collective: Collective, words: list[str]) -> TunerRule:
-    algorithm, protocol = _ALGORITHMS.get(words[3].lower()), _PROTOCOLS.get(words[4].lower())
+    algorithm, protocol = (
+        _ALGORITHMS.get(words[3].lower()),
+        _PROTOCOLS.get(words[4].lower()),
+    )
     return TunerRule(
         number,
         collective,
@@ -165,11 +188,15 @@ def _numbers(words: list[str]) -> Iterator[list[str]]:
 
 
 def _is_number(words: list[str]) -> bool:
-    return all(word.removeprefix("-").isdecimal() and len(word) < 20 for word in words)
+    return all(
+        word.removeprefix("-").isdecimal() and len(word) < 20 for word in words
+    )
 
 
 def _applies(words: list[str]) -> bool:
     """Return True if a line is for groups of a single operation and for unregistered buffers."""
     limits = [int(word) for word in words[8:10]]
     usual = (_ALONE, _NOT_REGISTERED)
-    return all(value in (_ANY, actual) for value, actual in zip(limits, usual, strict=False))
+    return all(
+        value in (_ANY, actual) for value, actual in zip(limits, usual, strict=False)
+    )

@@ -62,13 +62,19 @@ class Variable:
 def _variables() -> dict[str, Variable]:
     result = {}
     table = read(Path(__file__).with_name("variables.yaml"))
-    rows = [(effect, *row) for effect, reasons in table.items() for row in reasons.items()]
+    rows = [
+        (effect, *row)
+        for effect, reasons in table.items()
+        for row in reasons.items()
+    ]
     for effect, reason, names in rows:
         for word in names.split():
             head, _, harmless = word.partition("=")
             name, _, releases = head.partition("@")
             first, _, last = releases.partition("-")
-            since, until = (release_of(text) if "." in text else None for text in (first, last))
+            since, until = (
+                release_of(text) if "." in text else None for text in (first, last)
+            )
             values = tuple(harmless.split(",")) if harmless else ()
             full = name if name.startswith("RCCL_") else f"NCCL_{name}"
             result[full] = Variable(full, effect, reason, since, until, values)
@@ -87,7 +93,9 @@ _HEADS: dict[Effect, str] = {
 
 def page() -> str:
     """Return the page of the documentation."""
-    counts = [sum(v.effect == effect for v in VARIABLES.values()) for effect in _HEADS]
+    counts = [
+        sum(v.effect == effect for v in VARIABLES.values()) for effect in _HEADS
+    ]
     lines = [
         "# Environment variables of NCCL",
         "",
@@ -110,7 +118,11 @@ def page() -> str:
         ]
         for variable in VARIABLES.values():
             if variable.effect == effect:
-                default = f" ({' or '.join(variable.harmless)})" if variable.harmless else ""
+                default = (
+                    f" ({' or '.join(variable.harmless)})"
+                    if variable.harmless
+                    else ""
+                )
                 lines.append(
                     f"| `{variable.name}`{default} | {variable.releases} | {variable.reason} |"
                 )

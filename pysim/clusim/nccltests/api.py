@@ -63,7 +63,9 @@ def row_verdict(case: Request) -> Verdict:
 def full_request(case: Request, count: int = 1) -> ScheduleRequest:
     """Return the complete run of a kernel, without extrapolation; of `count` consecutive ones for NCCL's plans."""
     choice = nccl_choice(case)
-    return case.of(choice.schedule() if count == 1 else stream(case, choice.plan, count))
+    return case.of(
+        choice.schedule() if count == 1 else stream(case, choice.plan, count)
+    )
 
 
 NOW = "%Y-%m-%d %H:%M:%S"
@@ -103,7 +105,9 @@ class Table(Shown):
         where, test, options = self.where, self.test, self.options
         plans = where.setup.said(COLLECTIVE_OF.get(test.of.name), options.sizes())
         heads = sized_heads(where, test, options) if where.setup.env else []
-        plans += idle_notes(row_request(where, test, options, head) for head in heads)
+        plans += idle_notes(
+            row_request(where, test, options, head) for head in heads
+        )
         loop = "iterations of a Python loop around torch.distributed"
         by = (loop,) if self.where.kind == "torch" else ()
         return (*plans, *by, *without_effect(self.options))
@@ -112,7 +116,9 @@ class Table(Shown):
     def expected(self) -> dict[Expected, list[int]]:
         """Return the distinct expected errors of the rows, with their sizes [bytes]."""
         return group_values(
-            (self._expected_error(line), line.size) for line in self.lines if line.size
+            (self._expected_error(line), line.size)
+            for line in self.lines
+            if line.size
         )
 
     def _expected_error(self, line: PerfLine) -> Expected:
@@ -154,7 +160,11 @@ class Table(Shown):
             "version": JSON_VERSION,
             "start_time": self.times[0],
             "args": list(args),
-            "env": [f"{name}={value}" for name, value in setup.env if name.startswith("NCCL_")],
+            "env": [
+                f"{name}={value}"
+                for name, value in setup.env
+                if name.startswith("NCCL_")
+            ],
             "nccl_version": library_code(setup),
             "config": config_json(options, devices(self.where, options)),
             **results_json(self.test.binary, options, self.lines),
@@ -169,10 +179,14 @@ class Table(Shown):
         }
         always = "expected_errors"
         return result | {
-            name: entry for name, entry in clusim_entries.items() if entry or name == always
+            name: entry
+            for name, entry in clusim_entries.items()
+            if entry or name == always
         }
 
-    def simulated(self, *, jobs: Jobs = None) -> Iterator[tuple[str, PerfLine | None]]:
+    def simulated(
+        self, *, jobs: Jobs = None
+    ) -> Iterator[tuple[str, PerfLine | None]]:
         """Simulate the rows; yield every printed line once it is known, with its row if it has one."""
         began = strftime(NOW, localtime())
         for text, line in self._output_lines(jobs):
@@ -185,7 +199,9 @@ class Table(Shown):
         setup = where.setup
         note = f"clusim: simulated {setup.name}, {setup.num_nodes} x {where.processes} processes; time {LAUNCHED}"
         notes = [note, *note_lines(setup.broken.lines, self.notes)]
-        for text in head(test.binary, options, library_code(setup), devices(where, options), notes):
+        for text in head(
+            test.binary, options, library_code(setup), devices(where, options), notes
+        ):
             yield text, None
         for _ in range(options.run_cycles):
             self.lines = []
@@ -204,8 +220,12 @@ class Table(Shown):
             if not line.size:
                 continue
             head = line.size, line.count, line.type, line.redop
-            verdict = row_verdict(row_request(self.where, self.test, self.options, head))
-            self.verdicts.append(replace(verdict, expected=self._expected_error(line).text()))
+            verdict = row_verdict(
+                row_request(self.where, self.test, self.options, head)
+            )
+            self.verdicts.append(
+                replace(verdict, expected=self._expected_error(line).text())
+            )
             yield "#"
             for text in verdict_lines(self.verdicts[-1], format_size(line.size)):
                 yield from wrap_line(f"#{text}")
@@ -236,7 +256,10 @@ def table_of(
 
 
 def plot_table(
-    table: Table, figure: str = "", measured_us: Mapping[int, float] | None = None, **look: Any
+    table: Table,
+    figure: str = "",
+    measured_us: Mapping[int, float] | None = None,
+    **look: Any,
 ) -> Figure:
     """Draw ``busbw``, the bus bandwidth of every size; and of measured times by size [bytes], if given."""
     if figure not in ("", "busbw"):
@@ -252,7 +275,11 @@ def plot_table(
         halves = [line.halves[0] for line in rows]
         times = [measured_us[line.size] for line in rows]
         series = {
-            "measured": [h.busbw * h.time_us / us for h, us in zip(halves, times, strict=True)],
+            "measured": [
+                h.busbw * h.time_us / us for h, us in zip(halves, times, strict=True)
+            ],
             "predicted": [half.busbw for half in halves],
         }
-    return curves([line.size for line in rows], series, table.summary().title, **look)
+    return curves(
+        [line.size for line in rows], series, table.summary().title, **look
+    )

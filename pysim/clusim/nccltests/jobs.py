@@ -71,14 +71,24 @@ def kernel(request: Request, options: RunOptions = BRIEF) -> PerfKernel:
     if request.algorithm not in ("", "nccl"):
         return _named_kernel(request)
     choice = nccl_choice(request)
-    plan, notes, ranks, wrong = choice.plan, choice.notes, choice.comm.group.num_ranks, None
+    plan, notes, ranks, wrong = (
+        choice.plan,
+        choice.notes,
+        choice.comm.group.num_ranks,
+        None,
+    )
     lags_ps: tuple[int, ...] = ()
     verify = request.verify and request.size_bytes * ranks <= VERIFY_BYTES
     if choice.kernel is not None or (verify and ranks <= MOST_RANKS):
         schedule_request = request.of(choice.schedule())
-        schedule_request = schedule_request.verified() if verify else schedule_request
+        schedule_request = (
+            schedule_request.verified() if verify else schedule_request
+        )
         result = whole_of(schedule_request, options, "a kernel")
-        time_ps, wrong = result.time_ps, int(result.verified is False) if verify else None
+        time_ps, wrong = (
+            result.time_ps,
+            int(result.verified is False) if verify else None,
+        )
         if choice.kernel is not None:
             notes = (*notes, *_grain_notes(result))
         elif request.operation in OVERLAPPING:
@@ -86,19 +96,29 @@ def kernel(request: Request, options: RunOptions = BRIEF) -> PerfKernel:
             time_ps, lags_ps = sample.time_ps, sample.lags_ps
     else:
         sample = kernel_time(request, plan, options)
-        time_ps, lags_ps, notes = sample.time_ps, sample.lags_ps, (*notes, *sample.notes)
-    return PerfKernel(time_ps, *choice.way, notes, wrong, host_of(choice.comm), lags_ps)
+        time_ps, lags_ps, notes = (
+            sample.time_ps,
+            sample.lags_ps,
+            (*notes, *sample.notes),
+        )
+    return PerfKernel(
+        time_ps, *choice.way, notes, wrong, host_of(choice.comm), lags_ps
+    )
 
 
 def _named_kernel(request: Request) -> PerfKernel:
     """Return the time of a kernel other than NCCL's."""
     result = result_of(request, BRIEF)
     protocol = result.call.protocol if result.call is not None else ""
-    return PerfKernel(result.time_ps, request.algorithm, protocol, 0, _grain_notes(result))
+    return PerfKernel(
+        result.time_ps, request.algorithm, protocol, 0, _grain_notes(result)
+    )
 
 
 def _grain_notes(result: Result) -> tuple[str, ...]:
-    return grain_notes(result.provenance.granularity_note, result.provenance.error_bound)
+    return grain_notes(
+        result.provenance.granularity_note, result.provenance.error_bound
+    )
 
 
 Progress = Callable[[int, int], None]
@@ -130,7 +150,9 @@ def _all_timed(cases: Sequence[Request]) -> list[PerfKernel | Failure]:
     return [_time_case(case) for case in cases]
 
 
-def in_order(cases: Sequence[Request], *, jobs: Jobs = None) -> Iterator[PerfKernel | Failure]:
+def in_order(
+    cases: Sequence[Request], *, jobs: Jobs = None
+) -> Iterator[PerfKernel | Failure]:
     """Yield the kernels of cases in order, each as soon as all earlier ones are complete."""
     distinct = dict.fromkeys(cases)
     with workers(jobs, len(distinct)) as spread:
@@ -174,7 +196,9 @@ def each_kernel(
         waiting = {spread.submit(_all_timed, batch): batch for batch in batches}
         while waiting:
             for future in spread.done(waiting):
-                yield from zip(waiting.pop(future), spread.outcome(future), strict=True)
+                yield from zip(
+                    waiting.pop(future), spread.outcome(future), strict=True
+                )
 
 
 def until(
@@ -226,6 +250,7 @@ def batches_of(cases: Sequence[Request], count: int) -> list[list[Request]]:
             for case in sorted(alike, key=lambda case: -case.size_bytes)
         ]
         batches += [
-            ordered[at : at + largest_batch] for at in range(0, len(ordered), largest_batch)
+            ordered[at : at + largest_batch]
+            for at in range(0, len(ordered), largest_batch)
         ]
     return sorted(batches, key=len, reverse=True)

@@ -43,7 +43,9 @@ class Flag:
 
 def _flag(letter: str, default: int | str, about: str, **more: Any) -> Any:
     """Return the field of a flag; `more` are further arguments of `Flag`."""
-    return field(default=default, metadata={"flag": {"letter": letter, "help": about, **more}})
+    return field(
+        default=default, metadata={"flag": {"letter": letter, "help": about, **more}}
+    )
 
 
 @dataclass
@@ -53,12 +55,16 @@ class PerfOptions:
     nthreads: int = _flag(
         "t", 1, "threads per process; each launches on different GPUs", takes="count"
     )
-    ngpus: int = _flag("g", 1, "GPUs per thread, launched one after the other", takes="count")
+    ngpus: int = _flag(
+        "g", 1, "GPUs per thread, launched one after the other", takes="count"
+    )
     minbytes: int = _flag("b", 32 << 20, "smallest size", takes="size")
     maxbytes: int = _flag("e", 32 << 20, "largest size", takes="size")
     stepbytes: int = _flag("i", 1 << 20, "step between sizes", takes="size")
     stepfactor: int = _flag("f", 1, "factor between sizes", takes="count")
-    iters: int = _flag("n", 20, "iterations; each has its share of start and end", takes="count")
+    iters: int = _flag(
+        "n", 20, "iterations; each has its share of start and end", takes="count"
+    )
     agg_iters: int = _flag("m", 1, "iterations launched as one group", takes="count")
     warmup_iters: int = _flag(
         "w",
@@ -66,24 +72,32 @@ class PerfOptions:
         "warm-up iterations; without effect",
         without="one iteration of every size runs before the clock anyway",
     )
-    run_cycles: int = _flag("N", 1, "number of times to print the table", takes="count")
+    run_cycles: int = _flag(
+        "N", 1, "number of times to print the table", takes="count"
+    )
     parallel_init: int = _flag(
         "p", 0, "without effect: not timed", without="initialisation is not timed"
     )
     check: int = _flag("c", 1, "verify data of small sizes")
-    op: str = _flag("o", "sum", "reduction: sum prod max min avg mulsum all", takes="op")
+    op: str = _flag(
+        "o", "sum", "reduction: sum prod max min avg mulsum all", takes="op"
+    )
     datatype: str = _flag("d", "float", "type of the elements, or all", takes="type")
     root: int = _flag("r", 0, "root of broadcast, reduce, gather, scatter")
     blocking: int = _flag(
         "z", 0, "wait for every iteration: 1 and meet, 2, 3 and meet untimed", most=3
     )
-    stream_null: int = _flag("y", 0, "without effect", without="streams are not modelled")
+    stream_null: int = _flag(
+        "y", 0, "without effect", without="streams are not modelled"
+    )
     timeout: int = _flag("T", 0, "without effect", without="nothing hangs")
     cudagraph: int = _flag("G", 0, "iterations are a CUDA graph, launched so often")
     report_cputime: int = _flag("C", 0, "report the time of the host")
     report_timestamps: int = _flag("S", 0, "add the time of day")
     output_file: str = _flag("J", "", "write JSON to a file", takes="file")
-    average: int = _flag("a", 1, "time of thread 0, mean, least or most: 0 to 3", most=3)
+    average: int = _flag(
+        "a", 1, "time of thread 0, mean, least or most: 0 to 3", most=3
+    )
     local_register: int = _flag(
         "R",
         0,
@@ -92,18 +106,29 @@ class PerfOptions:
         without="registered buffers are not modelled but as windows (-R 2)",
     )
     cta_policy: int = _flag(
-        "x", -1, "without effect: not modelled", most=2, without="not modelled; NCCL's default"
+        "x",
+        -1,
+        "without effect: not modelled",
+        most=2,
+        without="not modelled; NCCL's default",
     )
     device_implementation: int = _flag("D", 0, "only 0")
-    device_cta_count: int = _flag("V", 16, "without effect, as -D", without="it is for -D")
+    device_cta_count: int = _flag(
+        "V", 16, "without effect, as -D", without="it is for -D"
+    )
     memory: int = _flag(
-        "M", 0, "without effect: no memory is counted", without="memory is not counted"
+        "M",
+        0,
+        "without effect: no memory is counted",
+        without="memory is not counted",
     )
     unalign: int = _flag(
         "u", 0, "without effect: not modelled", without="addresses are not modelled"
     )
     per_iter_timing: int = _flag("I", 0, "only 0", most=1)
-    per_iter_skip: int = _flag("K", 0, "without effect, as -I", without="it is for -I")
+    per_iter_skip: int = _flag(
+        "K", 0, "without effect, as -I", without="it is for -I"
+    )
     given: set[str] = field(default_factory=set)
     listed: tuple[int, ...] = ()
 
@@ -196,7 +221,9 @@ def value_of(flag: Flag, value: str) -> int | str:
         return _name(flag, value, OPS)
     if flag.takes == "type":
         named_type = IN_TABLES.get(value.lower())
-        return _name(flag, named_type.tables[0] if named_type else value, tuple(TYPES))
+        return _name(
+            flag, named_type.tables[0] if named_type else value, tuple(TYPES)
+        )
     if flag.takes == "file":
         return value
     return _number(flag, value)
@@ -204,7 +231,9 @@ def value_of(flag: Flag, value: str) -> int | str:
 
 def flags_of(words: Sequence[str]) -> dict[str, str]:
     """Return flags as typed, ``-b 8 --maxbytes 1G``, by attribute name."""
-    names = {f"-{flag.letter}": flag for flag in FLAGS} | {f"--{flag.name}": flag for flag in FLAGS}
+    names = {f"-{flag.letter}": flag for flag in FLAGS} | {
+        f"--{flag.name}": flag for flag in FLAGS
+    }
     result: dict[str, str] = {}
     words_left = list(words)
     while words_left:
@@ -229,7 +258,11 @@ def parse_flags(values: dict[str, str]) -> PerfOptions:
             f"-b {options.minbytes} -e {options.maxbytes}: the smallest size is above the largest"
         )
     _check(options)
-    if options.stepfactor == 1 and options.stepbytes == 0 and options.minbytes < options.maxbytes:
+    if (
+        options.stepfactor == 1
+        and options.stepbytes == 0
+        and options.minbytes < options.maxbytes
+    ):
         raise InputError("-i 0: must be at least 1")
     return options
 
@@ -238,12 +271,20 @@ def _check(options: PerfOptions) -> None:
     """Raise `InputError` for invalid values, and for flags with which nccl-tests fails."""
     for flag in FLAGS:
         value = getattr(options, flag.name)
-        if flag.most is not None and flag.letter in options.given and value > flag.most:
+        if (
+            flag.most is not None
+            and flag.letter in options.given
+            and value > flag.most
+        ):
             raise InputError(f"-{flag.letter} {value}: must be 0 to {flag.most}")
     if options.device_implementation:
-        raise InputError(f"-D {options.device_implementation}: only NCCL's own implementation, 0")
+        raise InputError(
+            f"-D {options.device_implementation}: only NCCL's own implementation, 0"
+        )
     if options.per_iter_timing:
-        raise InputError("-I 1: times of single iterations are not simulated; all are equal")
+        raise InputError(
+            "-I 1: times of single iterations are not simulated; all are equal"
+        )
     if options.cudagraph and options.blocking:
         raise InputError(
             f"-z {options.blocking} -G {options.cudagraph}: a graph cannot wait while it is captured"
@@ -260,5 +301,7 @@ def without_effect(options: PerfOptions) -> tuple[str, ...]:
         if flag.without and value != getattr(usual, flag.name):
             result.append(f"-{flag.letter} {value} has no effect: {flag.without}")
     if options.average != usual.average and options.nthreads == 1:
-        result.append(f"-a {options.average} has no effect: only threads of a process differ")
+        result.append(
+            f"-a {options.average} has no effect: only threads of a process differ"
+        )
     return tuple(result)

@@ -130,14 +130,18 @@ class Harness:
 
     def processes(self, num_ranks: int) -> int:
         """Return the number of processes of a job."""
-        gpus_per_process = max(1, self.launch.gpus_per_thread) * max(1, self.launch.threads)
+        gpus_per_process = max(1, self.launch.gpus_per_thread) * max(
+            1, self.launch.threads
+        )
         return max(1, ceil(num_ranks / gpus_per_process))
 
     def time_ps(self, host: Host, operation: str, kernel: PerfKernel) -> int:
         """Return the reported time per iteration [ps]; a kernel of 0 ps is a call without data."""
         return self.interval(host, operation, kernel).mean_ps
 
-    def interval(self, host: Host, operation: str, kernel: PerfKernel) -> PerfInterval:
+    def interval(
+        self, host: Host, operation: str, kernel: PerfKernel
+    ) -> PerfInterval:
         """Return the reported interval; a kernel of 0 ps is a call without data."""
         launch, number = self.launch, max(1, self.iterations)
         times = max(1, launch.aggregated)
@@ -159,7 +163,9 @@ class Harness:
         total_ps = elapsed_ps((host_ps, gpu_ps), edge_ps, self.iterations)
         return PerfInterval(total_ps, number * times)
 
-    def on_host(self, host: Host, operation: str, kernel: PerfKernel) -> PerfInterval:
+    def on_host(
+        self, host: Host, operation: str, kernel: PerfKernel
+    ) -> PerfInterval:
         """Return the interval of the host's time, nccl-tests' ``-C``.
 
         The full interval if the host waits for each iteration.
@@ -178,7 +184,11 @@ class Harness:
 
         Excludes the host's time for the first iteration.
         """
-        apart = AVERAGES[self.average] * (max(1, self.launch.threads) - 1) * wake_ps(host)
+        apart = (
+            AVERAGES[self.average]
+            * (max(1, self.launch.threads) - 1)
+            * wake_ps(host)
+        )
         return sum(start_and_end_ps(host)) + round(apart)
 
     def _lag_ps(self, lags_ps: Sequence[int]) -> int:
@@ -195,10 +205,19 @@ class Harness:
         ]
         if self.launch.blocking == 1:
             return max(threads)
-        return (threads[0], sum(threads) // len(threads), min(threads), max(threads))[self.average]
+        return (
+            threads[0],
+            sum(threads) // len(threads),
+            min(threads),
+            max(threads),
+        )[self.average]
 
-    def _queue_times(self, host: Host, operation: str, kernel: PerfKernel) -> tuple[int, int]:
-        host_ps, gpu_ps = enqueued_ps(host, operation, kernel.time_ps, self.launch, kernel.channels)
+    def _queue_times(
+        self, host: Host, operation: str, kernel: PerfKernel
+    ) -> tuple[int, int]:
+        host_ps, gpu_ps = enqueued_ps(
+            host, operation, kernel.time_ps, self.launch, kernel.channels
+        )
         if self.kind != "torch":
             return host_ps, gpu_ps
         call_ps, waits_ps = torch_ps(host)
@@ -245,11 +264,15 @@ class Program:
         """Return the table's size for its count [bytes]."""
         size_bytes = count * element_bytes * (num_ranks if self.of.blocks else 1)
         return (
-            sum(weighted_bytes(size_bytes, num_ranks)) if self.name == "alltoallv" else size_bytes
+            sum(weighted_bytes(size_bytes, num_ranks))
+            if self.name == "alltoallv"
+            else size_bytes
         )
 
 
-TESTS: dict[str, Program] = {item.test: Program(item) for item in OPERATIONS.values() if item.test}
+TESTS: dict[str, Program] = {
+    item.test: Program(item) for item in OPERATIONS.values() if item.test
+}
 """By name."""
 
 
@@ -330,7 +353,10 @@ def place(
             raise InputError(
                 f"--domains: {domains[1]} GPUs of a domain are not a multiple of -g times -t, {gpus_per_process}"
             )
-        setup, processes = replace(setup, nodes=domains[0]), domains[1] // gpus_per_process
+        setup, processes = (
+            replace(setup, nodes=domains[0]),
+            domains[1] // gpus_per_process,
+        )
     if processes is None:
         processes = 1 if gpus_per_process > 1 else has
     per_node = processes * gpus_per_process
@@ -339,10 +365,14 @@ def place(
             f"{per_node} GPUs per machine: {setup.name} has {has}; -g times -t times the processes per machine"
         )
     if per_node * setup.fabric.num_zones < 2:
-        raise InputError("one GPU; a collective needs at least two: use -g 2 or more")
+        raise InputError(
+            "one GPU; a collective needs at least two: use -g 2 or more"
+        )
     window_env = windows(options.local_register == SYMMETRIC_WINDOWS)
     used = replace(
-        setup, per_node=per_node if per_node < has else None, env=(*setup.env, *window_env)
+        setup,
+        per_node=per_node if per_node < has else None,
+        env=(*setup.env, *window_env),
     )
     return PerfPlace(used, processes, kind)
 
@@ -379,7 +409,10 @@ def rows(
 ) -> Iterator[PerfLine]:
     """Yield the rows in nccl-tests' order, each as soon as it is known."""
     heads = sized_heads(where, test, options)
-    cases = [row_request(where, test, options, head) if head[0] else None for head in heads]
+    cases = [
+        row_request(where, test, options, head) if head[0] else None
+        for head in heads
+    ]
     kernels = in_order([case for case in cases if case is not None], jobs=jobs)
     for number, case in enumerate(cases):
         result = next(kernels) if case is not None else PerfKernel(0, "-", "-", 0)
@@ -401,17 +434,24 @@ def sized_heads(
         for op in options.ops if test.of.reduces else ("none",):
             for requested_bytes in options.sizes():
                 count = test.count(requested_bytes, element_bytes, ranks)
-                heads.append((test.size(count, element_bytes, ranks), count, kind, op))
+                heads.append(
+                    (test.size(count, element_bytes, ranks), count, kind, op)
+                )
     return heads
 
 
 def row_request(
-    where: PerfPlace, test: Program, options: PerfOptions, head: tuple[int, int, str, str]
+    where: PerfPlace,
+    test: Program,
+    options: PerfOptions,
+    head: tuple[int, int, str, str],
 ) -> Request:
     """Return the request of a row with a size [bytes], element count, type and reduction."""
     size, count, kind, op = head
     if test.name == "alltoallv":
-        size = full_bytes(test.of.name, count * TYPES[kind].size_bytes, where.setup.num_ranks)
+        size = full_bytes(
+            test.of.name, count * TYPES[kind].size_bytes, where.setup.num_ranks
+        )
     data = _data(TYPES[kind], op, verify=options.check > 0)
     if test.of.rooted:
         data["root"] = where.setup.comm.ranks[options.root]
@@ -450,7 +490,11 @@ def _line(
     wrong = 0 if size == 0 and options.check else kernel.wrong
     half = Half(shown_s * 1e6, algbw, algbw * test.of.bus_factor(ranks), wrong)
     in_place = replace(half, wrong=None) if test.name in IN_PLACE_UNCHECKED else half
-    stamp = strftime("%Y-%m-%d %H:%M:%S", localtime()) if options.report_timestamps else ""
+    stamp = (
+        strftime("%Y-%m-%d %H:%M:%S", localtime())
+        if options.report_timestamps
+        else ""
+    )
     root = options.root if test.of.rooted else -1
     how = "; ".join(kernel.notes)
     return PerfLine(*head, root, (half, in_place), stamp, how, kernel.algorithm)

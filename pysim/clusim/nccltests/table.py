@@ -64,9 +64,7 @@ class PerfLine:
 
     def text(self) -> str:
         """Return it as printed."""
-        start = (
-            f"{self.size:12d}  {self.count:12d}  {self.type:>8s}  {self.redop:>6s}  {self.root:6d}"
-        )
+        start = f"{self.size:12d}  {self.count:12d}  {self.type:>8s}  {self.redop:>6s}  {self.root:6d}"
         stamp = f"{self.stamp:>21s}" if self.stamp else ""
         return start + "".join(_half(half) for half in self.halves) + stamp
 
@@ -88,7 +86,11 @@ def float_text(value: float, width: int) -> str:
 
 def _half(half: Half) -> str:
     wrong = "   N/A" if half.wrong is None else f"{half.wrong:6g}"
-    times = (float_text(half.time_us, 7), float_text(half.algbw, 6), float_text(half.busbw, 6))
+    times = (
+        float_text(half.time_us, 7),
+        float_text(half.algbw, 6),
+        float_text(half.busbw, 6),
+    )
     return f"  {times[0]:>7s}  {times[1]:>6s}  {times[2]:>6s}  {wrong}"
 
 
@@ -110,9 +112,13 @@ def head(
         f" graph: {options.cudagraph}",
     ]
     if options.blocking:
-        lines.append("# Blocking Enabled: wait for completion and barrier after each collective ")
+        lines.append(
+            "# Blocking Enabled: wait for completion and barrier after each collective "
+        )
     if options.parallel_init:
-        lines.append("# Parallel Init Enabled: threads call into NcclInitRank concurrently ")
+        lines.append(
+            "# Parallel Init Enabled: threads call into NcclInitRank concurrently "
+        )
     lines += ["#", *_comments("", notes), "# Using devices"]
     return [*lines, *(device.line() for device in devices)]
 
@@ -130,8 +136,12 @@ def table_head(options: PerfOptions) -> list[str]:
         "#",
         front.format("", "", "", "", "")
         + "           out-of-place                       in-place          ",
-        titles + half.format(time, "algbw", "busbw", "#wrong") * 2 + f" {stamp[0]:>{pad}s}",
-        units + half.format("(us)", "(GB/s)", "(GB/s)", "") * 2 + f" {stamp[1]:>{pad}s}",
+        titles
+        + half.format(time, "algbw", "busbw", "#wrong") * 2
+        + f" {stamp[0]:>{pad}s}",
+        units
+        + half.format("(us)", "(GB/s)", "(GB/s)", "") * 2
+        + f" {stamp[1]:>{pad}s}",
     ]
 
 
@@ -144,14 +154,18 @@ def _wrong(lines: Sequence[PerfLine]) -> int:
     return sum(1 for line in lines for half in line.halves if half.wrong)
 
 
-def foot(program: str, lines: Sequence[PerfLine], notes: Sequence[str] = ()) -> list[str]:
+def foot(
+    program: str, lines: Sequence[PerfLine], notes: Sequence[str] = ()
+) -> list[str]:
     """Return the lines after the table; `notes` are clusim's."""
     wrong = _wrong(lines)
     return [
         f"# {'Out of bounds values':<20s} : {wrong} {'FAILED' if wrong else 'OK'}",
         f"# {'Avg bus bandwidth':<20s} : {_mean(lines):g} ",
         "#",
-        *_comments("clusim: ", [f"{line.size} B: {line.how}" for line in lines if line.how]),
+        *_comments(
+            "clusim: ", [f"{line.size} B: {line.how}" for line in lines if line.how]
+        ),
         *_comments("clusim: ", notes),
         f"# Collective test concluded: {program}",
         "",
@@ -176,7 +190,9 @@ def _half_json(half: Half, time: str) -> dict[str, Any]:
     }
 
 
-def config_json(options: PerfOptions, devices: Sequence[PerfDevice]) -> dict[str, Any]:
+def config_json(
+    options: PerfOptions, devices: Sequence[PerfDevice]
+) -> dict[str, Any]:
     """Return the arguments of a program for ``-J``."""
     kind, step = options.step
     return {
@@ -196,7 +212,9 @@ def config_json(options: PerfOptions, devices: Sequence[PerfDevice]) -> dict[str
     }
 
 
-def results_json(program: str, options: PerfOptions, lines: Sequence[PerfLine]) -> dict[str, Any]:
+def results_json(
+    program: str, options: PerfOptions, lines: Sequence[PerfLine]
+) -> dict[str, Any]:
     """Return the rows and their totals for ``-J``."""
     time = "cpu_time" if options.report_cputime else "time"
     wrong = _wrong(lines)
@@ -217,6 +235,9 @@ def results_json(program: str, options: PerfOptions, lines: Sequence[PerfLine]) 
             for line in lines
         ],
         "out_of_bounds": {"count": wrong, "okay": _bool(not wrong)},
-        "average_bus_bandwidth": {"bandwidth": round(_mean(lines), 6), "okay": "unchecked"},
+        "average_bus_bandwidth": {
+            "bandwidth": round(_mean(lines), 6),
+            "okay": "unchecked",
+        },
         "errors": [],
     }

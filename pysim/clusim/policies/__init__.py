@@ -4,6 +4,14 @@ A policy is a class with a few functions on integers. The C engine calls compile
 reference engine the functions themselves.
 """
 
-from clusim.policies.sender import ACCEPT, DROP, MARK, TRIM, SenderFlow, SwitchHop, policy
+from clusim.policies.sender import (
+    ACCEPT,
+    DROP,
+    MARK,
+    TRIM,
+    SenderFlow,
+    SwitchHop,
+    policy,
+)
 
 __all__ = ["ACCEPT", "DROP", "MARK", "TRIM", "SenderFlow", "SwitchHop", "policy"]

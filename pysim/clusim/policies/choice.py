@@ -71,8 +71,12 @@ def find_policy(name: str) -> SenderPolicy:
     members = vars(_run_file(Path(path).resolve(), name))
     cls = members.get(class_name)
     if not isinstance(cls, type):
-        classes = [key for key, value in members.items() if hasattr(value, "clusim_policy")]
-        raise InputError(f"policy {name}: no class {class_name!r}{suggest(class_name, classes)}")
+        classes = [
+            key for key, value in members.items() if hasattr(value, "clusim_policy")
+        ]
+        raise InputError(
+            f"policy {name}: no class {class_name!r}{suggest(class_name, classes)}"
+        )
     DEFINED[name] = read_class(name, cls)
     return DEFINED[name]
 
@@ -80,7 +84,9 @@ def find_policy(name: str) -> SenderPolicy:
 def _run_file(path: Path, name: str) -> Any:
     """Run a policy's file and return its module."""
     if not path.is_file():
-        raise InputError(f"policy {name}: no file {path.name!r}; write file.py:Class")
+        raise InputError(
+            f"policy {name}: no file {path.name!r}; write file.py:Class"
+        )
     spec = spec_from_file_location(f"clusim_policy_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise InputError(f"policy {name}: {path.name} is not a Python file")
@@ -92,7 +98,9 @@ def _run_file(path: Path, name: str) -> Any:
         raise
     except Exception as error:
         line = getattr(error, "lineno", None) or _line_of(error, path)
-        raise InputError(f"policy {name}: line {line}: {type(error).__name__}: {error}") from error
+        raise InputError(
+            f"policy {name}: line {line}: {type(error).__name__}: {error}"
+        ) from error
     return module
 
 
@@ -150,7 +158,9 @@ class BoundSender:
     @property
     def words(self) -> list[int]:
         """The record, word by word."""
-        parts = (value if isinstance(value, tuple) else (value,) for value in self.record)
+        parts = (
+            value if isinstance(value, tuple) else (value,) for value in self.record
+        )
         return [word for part in parts for word in part]
 
     @property

@@ -54,7 +54,9 @@ def _helpers(function: Callable[..., Any], seen: dict[str, Any]) -> dict[str, An
     """Add the module's functions and integers that a function uses by name to `seen`; return it."""
     for name in function.__code__.co_names:
         value = function.__globals__.get(name)
-        if name in seen or not (isinstance(value, FunctionType) or type(value) is int):
+        if name in seen or not (
+            isinstance(value, FunctionType) or type(value) is int
+        ):
             continue
         seen[name] = value
         if isinstance(value, FunctionType):
@@ -81,9 +83,17 @@ def source(of: SenderPolicy) -> str:
     used: dict[str, Any] = {}
     for function in of.functions.values():
         _helpers(function, used)
-    sizes = {name: (len(words),) for name, words in of.state.items() if isinstance(words, tuple)}
-    fields = ", ".join(f"({name!r}, np.int64, {sizes.get(name, ())})" for name in of.fields)
-    hop = ", ".join(f"({item.name!r}, np.int64)" for item in record_fields(SwitchHop))
+    sizes = {
+        name: (len(words),)
+        for name, words in of.state.items()
+        if isinstance(words, tuple)
+    }
+    fields = ", ".join(
+        f"({name!r}, np.int64, {sizes.get(name, ())})" for name in of.fields
+    )
+    hop = ", ".join(
+        f"({item.name!r}, np.int64)" for item in record_fields(SwitchHop)
+    )
     parts = [_HEAD.format(fields=fields, hop=hop)]
     parts += [
         f"\n{name} = {value}\n" if isinstance(value, int) else _text(value)
@@ -93,7 +103,12 @@ def source(of: SenderPolicy) -> str:
         passed = of.arguments(name) if name != "enqueue" else _OF_QUEUES
         arguments = ", ".join(("flow", "now_ps", *passed))
         answer = "flow.path = " if name == "enqueue" else ""
-        entry = {"name": name, "answer": answer, "arguments": arguments, "raised": RAISED}
+        entry = {
+            "name": name,
+            "answer": answer,
+            "arguments": arguments,
+            "raised": RAISED,
+        }
         parts += [_text(function), _ENTRY.format(**entry)]
     return "".join(parts)
 
@@ -117,11 +132,15 @@ def _module(of: SenderPolicy) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # numba's cache finds functions by the name of their module
+    sys.modules[spec.name] = (
+        module  # numba's cache finds functions by the name of their module
+    )
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        call = next(name for name in of.functions if not hasattr(module, f"{name}_entry"))
+        call = next(
+            name for name in of.functions if not hasattr(module, f"{name}_entry")
+        )
         raise InputError(
             f"policy {of.place(call)}: numba: {_reason(error)}; use integers only"
         ) from error
@@ -131,7 +150,11 @@ def _module(of: SenderPolicy) -> ModuleType:
 def _reason(error: Exception) -> str:
     """Return the line of numba's message that names the error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reasons = [line for line in lines if not line.startswith(("Failed in", "-", "During", "File"))]
+    reasons = [
+        line
+        for line in lines
+        if not line.startswith(("Failed in", "-", "During", "File"))
+    ]
     return one_line((reasons or lines or [type(error).__name__])[0])[:160]
 
 
@@ -148,7 +171,9 @@ def addresses(name: str) -> tuple[int, ...]:
     """
     of = find_policy(name)
     if find_spec("numba") is None:
-        raise lacking(f"policy {name} (without --engine reference)", "numba", "policies")
+        raise lacking(
+            f"policy {name} (without --engine reference)", "numba", "policies"
+        )
     module = _module(of)
     entries = [getattr(module, f"{call}_entry", None) for call in CALLS]
     _KEPT.append(module)

@@ -48,7 +48,12 @@ class Hpcc(SenderFlow):
     last_sent: list[int] = [0] * 8
 
     def acked(
-        self, now_ps: int, size_bytes: int, rtt_ps: int, marked: int, hops: Sequence[SwitchHop]
+        self,
+        now_ps: int,
+        size_bytes: int,
+        rtt_ps: int,
+        marked: int,
+        hops: Sequence[SwitchHop],
     ) -> None:
         """Measure the use of the hops, and set window and rate by the reference window."""
         if self.base_ps == 2**62:
@@ -86,7 +91,9 @@ def measure(flow: Hpcc, hops: Sequence[SwitchHop]) -> int:
         hop = hops[number]
         passed_ps = hop.time_ps - flow.last_ps[number]
         if hop.wire == flow.last_wire[number] and passed_ps > 0:
-            rate_share = ((hop.sent_bytes - flow.last_sent[number]) << 24) // passed_ps
+            rate_share = (
+                (hop.sent_bytes - flow.last_sent[number]) << 24
+            ) // passed_ps
             queue_bytes = min(hop.queue_bytes, flow.last_queue[number])
             share = (rate_share << 22) // hop.rate
             share += (queue_bytes << 16) // product(hop.rate, flow.base_ps)

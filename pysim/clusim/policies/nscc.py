@@ -51,10 +51,14 @@ class Nscc(SenderFlow):
         self.base_ps = min(self.base_ps, rtt_ps)
         delay_ps = rtt_ps - self.base_ps
         self.delay_ps += ((delay_ps - self.delay_ps) * self.average_65536) >> 16
-        most = max(self.packet_bytes, ((self.line_rate * self.base_ps) >> 30) * 3 // 2)
+        most = max(
+            self.packet_bytes, ((self.line_rate * self.base_ps) >> 30) * 3 // 2
+        )
         self.window = min(self.window, most)
         self.arrived_bytes += size_bytes
-        if adapt(self, now_ps, delay_ps, most) or (marked and self.ignored_bytes > 0):
+        if adapt(self, now_ps, delay_ps, most) or (
+            marked and self.ignored_bytes > 0
+        ):
             self.growth = 0
             self.adjust_bytes = 0
         elif marked and delay_ps >= self.base_ps:
@@ -63,7 +67,10 @@ class Nscc(SenderFlow):
             grow(self, size_bytes, delay_ps)
         self.ignored_bytes = max(0, self.ignored_bytes - size_bytes)
         self.adjust_bytes += size_bytes
-        if self.adjust_bytes >= 8 * self.packet_bytes or now_ps - self.adjusted_ps >= self.base_ps:
+        if (
+            self.adjust_bytes >= 8 * self.packet_bytes
+            or now_ps - self.adjusted_ps >= self.base_ps
+        ):
             adjust(self, now_ps)
         self.window = max(self.packet_bytes, min(self.window, most))
 
@@ -72,7 +79,9 @@ class Nscc(SenderFlow):
         self.ignored_bytes = max(0, self.ignored_bytes - size_bytes)
         most = self.in_flight
         if self.base_ps < UNKNOWN_PS:
-            most = max(self.packet_bytes, ((self.line_rate * self.base_ps) >> 30) * 3 // 2)
+            most = max(
+                self.packet_bytes, ((self.line_rate * self.base_ps) >> 30) * 3 // 2
+            )
             if not adapt(self, now_ps, 5 * self.base_ps, most):
                 self.window = min(self.window, most) - size_bytes
         self.window = max(self.packet_bytes, min(self.window, most))
@@ -81,7 +90,9 @@ class Nscc(SenderFlow):
 def scale(flow: Nscc, share_1024: int) -> int:
     """Return a number of packets in bytes, in 1024ths, scaled from the reference network."""
     product_bytes = (flow.line_rate * flow.base_ps) >> 30
-    return share_1024 * flow.packet_bytes * product_bytes // flow.reference_bytes // ONE
+    return (
+        share_1024 * flow.packet_bytes * product_bytes // flow.reference_bytes // ONE
+    )
 
 
 def adapt(flow: Nscc, now_ps: int, delay_ps: int, most: int) -> bool:

@@ -41,7 +41,16 @@ ACCEPT, MARK, TRIM, DROP = range(4)
 OPTIONAL = {"acked": ("path", "hops")}
 """Further arguments that a function may have."""
 
-WORDS = ("rate", "window", "timer_ps", "path", "in_flight", "line_rate", "min_rate", "key")
+WORDS = (
+    "rate",
+    "window",
+    "timer_ps",
+    "path",
+    "in_flight",
+    "line_rate",
+    "min_rate",
+    "key",
+)
 """Fields that every flow has: the first words of its record."""
 
 ANSWERS = WORDS[:4]
@@ -133,7 +142,11 @@ class SenderPolicy:
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
         """Functions of the policy by name, in the order of `CALLS`."""
-        return {name: getattr(self.cls, name) for name in CALLS if hasattr(self.cls, name)}
+        return {
+            name: getattr(self.cls, name)
+            for name in CALLS
+            if hasattr(self.cls, name)
+        }
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -154,12 +167,20 @@ class SenderPolicy:
         """Value of the image's ``controls.sender``: 3 for queues, 2 with telemetry, otherwise 1."""
         if self.queues:
             return 3
-        return 2 if "acked" in self.functions and "hops" in self.arguments("acked") else 1
+        return (
+            2
+            if "acked" in self.functions and "hops" in self.arguments("acked")
+            else 1
+        )
 
     @property
     def chooses_path(self) -> bool:
         """True if a function sets the path of the next packet."""
-        nodes = (node for call in self.functions.values() for node in ast.walk(syntax(call)))
+        nodes = (
+            node
+            for call in self.functions.values()
+            for node in ast.walk(syntax(call))
+        )
         return any(
             isinstance(node, ast.Attribute)
             and node.attr == WORDS[3]
@@ -247,15 +268,21 @@ def read_class(name: str, cls: type[Any]) -> SenderPolicy:
         value: Any = getattr(cls, key, None)
         fixed = hint is Final or get_origin(hint) is Final
         words: list[Any] = value if type(value) is list and not fixed else [value]
-        if not words or any(type(word) is not int or word not in _INT64 for word in words):
-            raise InputError(f"{name}: {key}: {value!r} must be an integer of 64 bits")
+        if not words or any(
+            type(word) is not int or word not in _INT64 for word in words
+        ):
+            raise InputError(
+                f"{name}: {key}: {value!r} must be an integer of 64 bits"
+            )
         if fixed:
             constants[key] = words[0]
         else:
             state[key] = words[0] if value is not words else tuple(words)
     result = SenderPolicy(name, cls, constants, state)
     if not result.functions:
-        raise InputError(f"{name}: without a function; a policy has {', '.join(CALLS)}")
+        raise InputError(
+            f"{name}: without a function; a policy has {', '.join(CALLS)}"
+        )
     if result.queues and len(result.functions) > 1:
         raise InputError(
             f"{name}: enqueue is of queues, the other functions are of senders; split it"
@@ -286,15 +313,24 @@ def _problems(of: SenderPolicy) -> Iterator[tuple[str, int]]:
     for function in of.functions.values():
         for node in ast.walk(syntax(function)):
             line = getattr(node, "lineno", 0)
-            if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
+            if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(
+                node.op, ast.Div
+            ):
                 yield "/ returns a float; use //", line
             if isinstance(node, ast.Constant) and isinstance(node.value, float):
                 yield f"{node.value} is a float; use an integer", line
-            if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+            if not (
+                isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+            ):
                 continue
             if node.value.id == "self" and node.attr not in of.fields:
                 yield f"no field {node.attr!r}{suggest(node.attr, of.fields)}", line
-            if isinstance(node.ctx, ast.Store) and node.attr not in (*ANSWERS, *of.state):
+            if isinstance(node.ctx, ast.Store) and node.attr not in (
+                *ANSWERS,
+                *of.state,
+            ):
                 yield f"sets {node.attr}, which is not state", line
-            if isinstance(node.ctx, ast.Store) and isinstance(of.state.get(node.attr), tuple):
+            if isinstance(node.ctx, ast.Store) and isinstance(
+                of.state.get(node.attr), tuple
+            ):
                 yield f"sets {node.attr}, a list; set its elements", line

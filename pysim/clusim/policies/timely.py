@@ -51,14 +51,24 @@ class Timely(SenderFlow):
         self.acked_bytes = 0
         if self.before_ps > 0:
             change_ps = self.alpha_1024 * (rtt_ps - self.before_ps)
-            self.slope_ps = ((ONE - self.alpha_1024) * self.slope_ps + change_ps) // ONE
+            self.slope_ps = (
+                (ONE - self.alpha_1024) * self.slope_ps + change_ps
+            ) // ONE
         self.before_ps = rtt_ps
         step = max(1, (self.line_rate * self.step_65536) >> 16)
         target_ps = self.base_ps + self.queue_ps
         weight = 0
         if rtt_ps > target_ps:
-            weight = max(0, min(ONE, 2 * self.slope_ps * ONE // self.base_ps + ONE // 2))
+            weight = max(
+                0, min(ONE, 2 * self.slope_ps * ONE // self.base_ps + ONE // 2)
+            )
         error = min(self.most_error_1024, (rtt_ps - target_ps) * ONE // target_ps)
-        cut = ((self.rate * self.beta_65536) >> 16) * weight // ONE * max(0, error) // ONE
+        cut = (
+            ((self.rate * self.beta_65536) >> 16)
+            * weight
+            // ONE
+            * max(0, error)
+            // ONE
+        )
         rate = self.rate + step * (ONE - weight) // ONE - cut
         self.rate = max(self.min_rate, min(self.line_rate, rate))

@@ -11,16 +11,27 @@ from torch.utils.weak import TensorWeakRef
 
 
 def rebuilt(
-    sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: str, grad: bool
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dtype: torch.dtype,
+    device: str,
+    grad: bool,
 ) -> torch.Tensor:
     """Return a tensor without data, as `torch.load` reads it from a file that `torch.save` wrote."""
-    result = torch.empty_strided(tuple(sizes), tuple(strides), dtype=dtype, device=device)
+    result = torch.empty_strided(
+        tuple(sizes), tuple(strides), dtype=dtype, device=device
+    )
     return result.requires_grad_(grad)
 
 
 def _tensor_description(tensor: FakeTensor, _protocol: object) -> Any:
     """Return the description of a tensor without data for a file."""
-    form = tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, str(tensor.device)
+    form = (
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        tensor.dtype,
+        str(tensor.device),
+    )
     return rebuilt, (*form, tensor.requires_grad)
 
 
@@ -41,7 +52,12 @@ def install_kernels() -> None:
         _KERNELS.impl(name, _never)
 
 
-_SUBSTITUTED = ("silu_backward", "mish_backward", "native_channel_shuffle", "_fused_rms_norm")
+_SUBSTITUTED = (
+    "silu_backward",
+    "mish_backward",
+    "native_channel_shuffle",
+    "_fused_rms_norm",
+)
 """Operators with kernels for CUDA and ``CompositeImplicitAutograd`` (``native_functions.yaml``)."""
 
 _KERNELS: torch.library.Library | None = None
@@ -65,10 +81,15 @@ def install_moves() -> None:
         state = vars(torch.empty(0)).keys()
 
     def replace(tensor: torch.Tensor, value: torch.Tensor) -> None:
-        if value is tensor or isinstance(value, FakeTensor) == isinstance(tensor, FakeTensor):
+        if value is tensor or isinstance(value, FakeTensor) == isinstance(
+            tensor, FakeTensor
+        ):
             data.__set__(tensor, value)
             return
-        grad, parameter = tensor.requires_grad, isinstance(tensor, torch.nn.Parameter)
+        grad, parameter = (
+            tensor.requires_grad,
+            isinstance(tensor, torch.nn.Parameter),
+        )
         other = _other(tensor)
         if other is None:
             other = data.__get__(
@@ -78,7 +99,9 @@ def install_moves() -> None:
             data.__set__(other, value)
         of_kind, before = vars(other), vars(tensor)
         attributes = {name: item for name, item in of_kind.items() if name in state}
-        attributes |= {name: item for name, item in before.items() if name not in state}
+        attributes |= {
+            name: item for name, item in before.items() if name not in state
+        }
         tensor.__class__, other.__class__ = other.__class__, tensor.__class__
         tensor.__dict__, other.__dict__ = attributes, before
         torch._C._swap_tensor_impl(tensor, other)
@@ -130,12 +153,20 @@ def _apply(module: Any, function: Callable[[Any], Any], recurse: bool = True) ->
                 continue
             with torch.no_grad():
                 value = function(parameter)
-                gradient = None if parameter.grad is None else function(parameter.grad)
-                faked = isinstance(value, FakeTensor) or isinstance(parameter, FakeTensor)
-                if faked or torch._has_compatible_shallow_copy_type(parameter, value):
+                gradient = (
+                    None if parameter.grad is None else function(parameter.grad)
+                )
+                faked = isinstance(value, FakeTensor) or isinstance(
+                    parameter, FakeTensor
+                )
+                if faked or torch._has_compatible_shallow_copy_type(
+                    parameter, value
+                ):
                     parameter.data = value
                 else:
-                    part._parameters[key] = torch.nn.Parameter(value, parameter.requires_grad)
+                    part._parameters[key] = torch.nn.Parameter(
+                        value, parameter.requires_grad
+                    )
                 part._parameters[key].grad = gradient
             done.add(id(part._parameters[key]))
         for key, buffer in part._buffers.items():

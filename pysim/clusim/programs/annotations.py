@@ -28,11 +28,17 @@ class OperatorAnnotation:
 
     def time_ps(self, args: Any, kwargs: Any) -> int | None:
         """Return the stated time for arguments [ps]; None if work is stated."""
-        return None if self.time is None else round(self._value("time", args, kwargs) * 1e12)
+        return (
+            None
+            if self.time is None
+            else round(self._value("time", args, kwargs) * 1e12)
+        )
 
     def work(self, args: Any, kwargs: Any) -> tuple[int, int]:
         """Return operations and memory traffic [bytes] for arguments."""
-        flops, moved = (self._value(name, args, kwargs) for name in ("flops", "bytes"))
+        flops, moved = (
+            self._value(name, args, kwargs) for name in ("flops", "bytes")
+        )
         return round(flops), round(moved)
 
     def _value(self, name: str, args: Any, kwargs: Any) -> float:
@@ -110,4 +116,6 @@ def _name(operator: Any) -> str:
                     f"annotation of {name}: is of all overloads; write {name.partition('.')[0]}"
                 )
             return name
-    raise InputError(f"annotation of {operator!r}: name the operator as NAMESPACE::NAME")
+    raise InputError(
+        f"annotation of {operator!r}: name the operator as NAMESPACE::NAME"
+    )

@@ -52,7 +52,11 @@ class IssueTimes:
             parse_time(str(figure.value))
             for figure in (framework.operator, framework.node, framework.collective)
         )
-        return cls(round(operator / dispatch), round(node / dispatch), round(collective / pace))
+        return cls(
+            round(operator / dispatch),
+            round(node / dispatch),
+            round(collective / pace),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,9 @@ class IssuedCall:
     @property
     def meeting(self) -> tuple[object, ...]:
         """Identity of the call among ranks, in addition to its number: calls of a group, or of a pair, are in order."""
-        ends = (self.shared, self.root, self.peer, self.tag) if self.peer >= 0 else ()
+        ends = (
+            (self.shared, self.root, self.peer, self.tag) if self.peer >= 0 else ()
+        )
         return (self.timed, self.ranks, self.number, *ends)
 
     @property
@@ -176,7 +182,9 @@ class CapturedOperations:
     """Operations of a CUDA graph in its stream: functions with arguments; waits for earlier places are omitted."""
 
     stream: int
-    operations: list[tuple[Callable[..., Mark], tuple[Any, ...]]] = field(default_factory=list)
+    operations: list[tuple[Callable[..., Mark], tuple[Any, ...]]] = field(
+        default_factory=list
+    )
 
     def add(self, run: Callable[..., Mark], *given: Any) -> Mark:
         """Append an operation; return its place."""
@@ -201,7 +209,9 @@ class Peers(Protocol):
     def announce(self, call: IssuedCall, sent: Any) -> None:
         """Report the next call before its operation, for the comparison of ranks."""
 
-    def end(self, operations: Iterable[int], until_ps: int | None = None) -> int | None:
+    def end(
+        self, operations: Iterable[int], until_ps: int | None = None
+    ) -> int | None:
         """Wait for operations; return the last end [ps], or None if it is later than `until_ps`."""
 
     def values(self, number: int) -> tuple[int, dict[int, Any]]:
@@ -292,10 +302,17 @@ class RankClock:
         time_ps, self._issuing_ps = self._issuing_ps, 0
         if time_ps:
             waits, self._host_waits = self._host_waits, set()
-            self._host_last = self._add("delay", HOST, name, waits, duration_ps=time_ps)
+            self._host_last = self._add(
+                "delay", HOST, name, waits, duration_ps=time_ps
+            )
 
     def kernel(
-        self, stream: int, what: OperatorCall | str, time_ps: int, *, unpriced_at: str = ""
+        self,
+        stream: int,
+        what: OperatorCall | str,
+        time_ps: int,
+        *,
+        unpriced_at: str = "",
     ) -> Mark:
         """Enqueue a kernel of a known time [ps], of an operator or with a name; return its end.
 
@@ -332,9 +349,12 @@ class RankClock:
         places: list[Mark] = []
         for run, (time_ps, *details) in graph.operations:
             details = [
-                places[value.captured] if isinstance(value, Mark) else value for value in details
+                places[value.captured] if isinstance(value, Mark) else value
+                for value in details
             ]
-            places.append(run(stream if time_ps == graph.stream else time_ps, *details))
+            places.append(
+                run(stream if time_ps == graph.stream else time_ps, *details)
+            )
         self.times = times
 
     @contextmanager
@@ -373,7 +393,11 @@ class RankClock:
         if bunch is not None:
             before, row = bunch.get(name, (before, row))
         number = self._add(
-            "collective" if call.peer < 0 else "send" if call.operation == "send" else "recv",
+            "collective"
+            if call.peer < 0
+            else "send"
+            if call.operation == "send"
+            else "recv",
             name,
             call.operation,
             waits,
@@ -435,7 +459,9 @@ class RankClock:
             As of CUDA: during a capture.
         """
         if self.captured is not None:
-            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+            raise RuntimeError(
+                "CUDA error: operation not permitted when stream is capturing"
+            )
         places = map(self.mark, list(self.streams)) if marks is None else marks
         operations = frozenset[int]().union(*(mark.operations for mark in places))
         self.complete()
@@ -449,7 +475,10 @@ class RankClock:
 
     def is_past(self, mark: Mark) -> bool:
         """Return True if a place in a stream is reached at the host's present time."""
-        return not mark.operations or self.peers.end(mark.operations, self.host_ps) is not None
+        return (
+            not mark.operations
+            or self.peers.end(mark.operations, self.host_ps) is not None
+        )
 
     def _wait(self, operations: frozenset[int]) -> int:
         end_ps = (self.peers.end(operations) if operations else None) or 0
@@ -478,7 +507,9 @@ class RankClock:
         first, self._seen = self._seen, len(self.events)
         return list(zip(self.events[first:], self._lines[first:], strict=True))
 
-    def _add(self, kind: EventKind, stream: str, name: str, waits: set[int], **given: Any) -> int:
+    def _add(
+        self, kind: EventKind, stream: str, name: str, waits: set[int], **given: Any
+    ) -> int:
         """Record an operation that waits for others and for its issue; return its number.
 
         Operations of earlier records are complete before it.

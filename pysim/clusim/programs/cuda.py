@@ -21,13 +21,32 @@ _SEGMENT = 512
 
 
 _WITHOUT_EFFECT = (
-    *("_lazy_init", "init", "set_rng_state", "set_rng_state_all", "manual_seed", "manual_seed_all"),
-    *("seed", "seed_all", "empty_cache", "ipc_collect", "set_per_process_memory_fraction"),
+    *(
+        "_lazy_init",
+        "init",
+        "set_rng_state",
+        "set_rng_state_all",
+        "manual_seed",
+        "manual_seed_all",
+    ),
+    *(
+        "seed",
+        "seed_all",
+        "empty_cache",
+        "ipc_collect",
+        "set_per_process_memory_fraction",
+    ),
 )
 """Functions without effect on virtual time and memory."""
 
 _PROFILING = (
-    *("cudaProfilerStart", "cudaProfilerStop", "rangePushA", "rangePop", "rangeStartA"),
+    *(
+        "cudaProfilerStart",
+        "cudaProfilerStop",
+        "rangePushA",
+        "rangePop",
+        "rangeStartA",
+    ),
     *("rangeEnd", "markA", "deviceRangeStart", "deviceRangeEnd"),
 )
 """Functions of the CUDA runtime and NVTX for profilers; without effect."""
@@ -69,7 +88,9 @@ class DeviceMemory:
             earlier = None
         size = -(-storage.nbytes() // _SEGMENT) * _SEGMENT
         reference = (
-            weakref.ref(storage, lambda _: self._free(key)) if earlier is None else earlier[0]
+            weakref.ref(storage, lambda _: self._free(key))
+            if earlier is None
+            else earlier[0]
         )
         self.now_bytes -= earlier[1] if earlier else 0
         self._sizes[key] = reference, 0
@@ -145,16 +166,22 @@ def stream_classes(cuda: SimulatedCuda) -> tuple[type, type]:
     class Event:
         """CUDA event with the virtual time of its stream."""
 
-        def __init__(self, enable_timing: bool = False, *_given: Any, **_more: Any) -> None:
+        def __init__(
+            self, enable_timing: bool = False, *_given: Any, **_more: Any
+        ) -> None:
             self.mark = Mark()
 
         def record(self, stream: Any = None) -> None:
             """Mark the present place of a stream."""
-            self.mark = clock.mark(cuda.stream() if stream is None else stream.stream_id)
+            self.mark = clock.mark(
+                cuda.stream() if stream is None else stream.stream_id
+            )
 
         def wait(self, stream: Any = None) -> None:
             """Let a stream wait."""
-            clock.wait(cuda.stream() if stream is None else stream.stream_id, self.mark)
+            clock.wait(
+                cuda.stream() if stream is None else stream.stream_id, self.mark
+            )
 
         def synchronize(self) -> None:
             """Let the host wait."""
@@ -181,7 +208,11 @@ def stream_classes(cuda: SimulatedCuda) -> tuple[type, type]:
         ) -> None:
             self.stream_id = next(cuda.numbers) if stream_id is None else stream_id
             self.device = torch.device("cuda", cuda.device())
-            self.priority, self.device_index, self.device_type = priority, cuda.device(), 1
+            self.priority, self.device_index, self.device_type = (
+                priority,
+                cuda.device(),
+                1,
+            )
             self.cuda_stream = self.stream_id
 
         def wait_stream(self, other: Any) -> None:
@@ -293,21 +324,30 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
         **dict.fromkeys(("stream", "StreamContext"), on_stream),
         "set_stream": set_stream,
         "get_device_name": lambda device=None: properties.name,
-        "get_device_capability": lambda device=None: (properties.major, properties.minor),
+        "get_device_capability": lambda device=None: (
+            properties.major,
+            properties.minor,
+        ),
         "get_device_properties": lambda device=None: properties,
         "is_bf16_supported": lambda including_emulation=True: properties.major >= 8,
         "is_current_stream_capturing": lambda: clock.captured is not None,
         "can_device_access_peer": lambda device, peer: True,
         **dict.fromkeys(
-            ("memory_allocated", "memory_reserved"), lambda device=None: memory.now_bytes
+            ("memory_allocated", "memory_reserved"),
+            lambda device=None: memory.now_bytes,
         ),
         **dict.fromkeys(
-            ("max_memory_allocated", "max_memory_reserved"), lambda device=None: memory.peak_bytes
+            ("max_memory_allocated", "max_memory_reserved"),
+            lambda device=None: memory.peak_bytes,
         ),
-        **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated"), reset_peak),
+        **dict.fromkeys(
+            ("reset_peak_memory_stats", "reset_max_memory_allocated"), reset_peak
+        ),
         "mem_get_info": lambda device=None: (memory.free_bytes, memory.limit_bytes),
         "memory_stats": lambda device=None: _stats(memory),
-        "memory_summary": lambda *given, **more: f"{memory.peak_bytes} bytes at the peak",
+        "memory_summary": lambda *given, **more: (
+            f"{memory.peak_bytes} bytes at the peak"
+        ),
         "get_rng_state": state,
         "get_rng_state_all": lambda: [state() for _ in range(cuda.count)],
         "initial_seed": lambda: 0,
@@ -326,8 +366,13 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
         *("memory_allocated", "max_memory_allocated"),
     ):
         setattr(accelerator, name, replaced[name])
-    accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
-    accelerator.current_device_index, accelerator.set_device_index = cuda.device, set_device
+    accelerator.current_accelerator = lambda check_available=False: torch.device(
+        "cuda"
+    )
+    accelerator.current_device_index, accelerator.set_device_index = (
+        cuda.device,
+        set_device,
+    )
     torch.backends.cuda.is_built = lambda: True
     # It delays the reuse of memory, which is not simulated; FSDP calls the method outside the dispatch of operators.
     torch.Tensor.record_stream = nothing
@@ -344,7 +389,11 @@ def _exchange(cuda: SimulatedCuda, index: int) -> int:
 def _stats(memory: DeviceMemory) -> dict[str, int]:
     sizes = {"current": memory.now_bytes, "peak": memory.peak_bytes}
     kinds = ("allocated", "reserved", "active")
-    stats = {f"{kind}_bytes.all.{name}": size for kind in kinds for name, size in sizes.items()}
+    stats = {
+        f"{kind}_bytes.all.{name}": size
+        for kind in kinds
+        for name, size in sizes.items()
+    }
     return stats | {"num_alloc_retries": 0, "num_ooms": 0}
 
 

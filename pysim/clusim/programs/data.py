@@ -20,7 +20,14 @@ TIMEOUT = timedelta(hours=24)
 _GROUPS = ("process_group", "group_name")
 """Arguments of operators that name the group."""
 
-_WRITTEN = ("output_tensors", "output_tensor", "outputs", "output", "tensors", "inputs")
+_WRITTEN = (
+    "output_tensors",
+    "output_tensor",
+    "outputs",
+    "output",
+    "tensors",
+    "inputs",
+)
 """Arguments that a call in place writes: the first that exists."""
 
 
@@ -59,11 +66,17 @@ class RealData:
             return leaf
         value = self.known.view(leaf)
         if value is None:
-            raise InputError(f"a collective has a tensor of {tuple(leaf.shape)} without data")
+            raise InputError(
+                f"a collective has a tensor of {tuple(leaf.shape)} without data"
+            )
         return value
 
     def start(
-        self, func: Any, given: dict[str, Any], ranks: tuple[int, ...], outputs: list[torch.Tensor]
+        self,
+        func: Any,
+        given: dict[str, Any],
+        ranks: tuple[int, ...],
+        outputs: list[torch.Tensor],
     ) -> Callable[[], None]:
         """Start a call with the values of its tensors; return the function that completes it.
 
@@ -76,10 +89,20 @@ class RealData:
         values = {key: tree_map(self._value, value) for key, value in given.items()}
         for key in _GROUPS:
             if key in values:
-                values[key] = group.group_name if isinstance(values[key], str) else group.boxed()
+                values[key] = (
+                    group.group_name
+                    if isinstance(values[key], str)
+                    else group.boxed()
+                )
         mean = self._replace_mean(values)
-        written = next((values[key] for key in _WRITTEN if values.get(key) is not None), ())
-        result = self._mean(func, values, group) if mean and not outputs else func(**values)
+        written = next(
+            (values[key] for key in _WRITTEN if values.get(key) is not None), ()
+        )
+        result = (
+            self._mean(func, values, group)
+            if mean and not outputs
+            else func(**values)
+        )
         if outputs:
             return lambda: self._finish(result, outputs, len(ranks) if mean else 1)
         work = result[-1] if isinstance(result, tuple | list) else result
@@ -117,7 +140,9 @@ class RealData:
             )
         raise InputError(f"{name}: means are not computed; use a sum")
 
-    def _finish(self, result: Any, outputs: list[torch.Tensor], divisor: int) -> None:
+    def _finish(
+        self, result: Any, outputs: list[torch.Tensor], divisor: int
+    ) -> None:
         for value, output in zip(tree_leaves(result), outputs, strict=True):
             done = torch.ops._c10d_functional.wait_tensor(value)
             self.known.put(output, done / divisor if divisor > 1 else done)

@@ -36,7 +36,9 @@ def torch_folder() -> Path:
             "PyTorch is not installed; install a CPU build (https://pytorch.org/get-started/locally)"
         )
     folder = Path(module.origin).parent
-    if "cuda: Optional[str] = None" not in (folder / "version.py").read_text(encoding="utf-8"):
+    if "cuda: Optional[str] = None" not in (folder / "version.py").read_text(
+        encoding="utf-8"
+    ):
         raise InputError(
             "the installed PyTorch is a CUDA build, which has CUDA devices; install a CPU build"
         )
@@ -55,7 +57,11 @@ def library() -> ctypes.CDLL:
         The compiler failed.
     """
     folder = torch_folder()
-    text = SOURCE.read_bytes() + (folder / "version.py").read_bytes() + str(folder).encode()
+    text = (
+        SOURCE.read_bytes()
+        + (folder / "version.py").read_bytes()
+        + str(folder).encode()
+    )
     path = _library_folder() / f"device-{hashlib.sha256(text).hexdigest()[:16]}.so"
     if not _is_own(path):
         path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,19 +100,40 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _compile(folder: Path, path: Path) -> None:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    compiler = (
+        os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    )
     if compiler is None:
         raise InputError("no C++ compiler; install g++ or set CXX")
     part = path.with_suffix(f".{os.getpid()}")
     include = folder / "include"
     command = [
-        *(compiler, "-O1", "-std=c++20", "-shared", "-fPIC", str(SOURCE), "-o", str(part)),
+        *(
+            compiler,
+            "-O1",
+            "-std=c++20",
+            "-shared",
+            "-fPIC",
+            str(SOURCE),
+            "-o",
+            str(part),
+        ),
         *(f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"),
-        *(f"-L{folder / 'lib'}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{folder / 'lib'}"),
+        *(
+            f"-L{folder / 'lib'}",
+            "-lc10",
+            "-ltorch_cpu",
+            f"-Wl,-rpath,{folder / 'lib'}",
+        ),
         f"-I{sysconfig.get_paths()['include']}",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
-        raise ClusimError(f"{SOURCE.name} was not compiled by {compiler}: {first.strip()[:300]}")
+        first = next(
+            (line for line in done.stderr.splitlines() if "error" in line),
+            done.stderr,
+        )
+        raise ClusimError(
+            f"{SOURCE.name} was not compiled by {compiler}: {first.strip()[:300]}"
+        )
     part.replace(path)

@@ -10,7 +10,15 @@ from types import FrameType
 from clusim.base.errors import ClusimError, InputError
 
 _LIBRARIES = frozenset(
-    {"torch", "clusim", "clusim_cli", "triton", "threading", "contextlib", "functools"}
+    {
+        "torch",
+        "clusim",
+        "clusim_cli",
+        "triton",
+        "threading",
+        "contextlib",
+        "functools",
+    }
 )
 """Packages that are not the program."""
 
@@ -56,8 +64,13 @@ def explain_failure(error: BaseException) -> ClusimError | None:
         packages.add(_package(trace.tb_frame))
         trace = trace.tb_next
     reason = ""
-    if isinstance(error, AttributeError) and getattr(error.obj, "__name__", "") == "torch._C":
-        reason = f"torch._C.{error.name} of CUDA builds is not simulated; omit the call"
+    if (
+        isinstance(error, AttributeError)
+        and getattr(error.obj, "__name__", "") == "torch._C"
+    ):
+        reason = (
+            f"torch._C.{error.name} of CUDA builds is not simulated; omit the call"
+        )
     elif "triton" in packages:
         reason = f"kernels of Triton do not run ({str(error)[:60] or type(error).__name__}); {AS_OPERATOR}"
     elif isinstance(error, OSError) and "CUDA_HOME" in str(error):

@@ -37,7 +37,9 @@ def is_causal(mask: Callable[..., Any], queries: int, keys: int) -> bool:
         is_visible = mask(first, first, at, to)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False  # a mask of other forms than elementwise functions of indices
-    if not isinstance(is_visible, torch.Tensor) or isinstance(is_visible, FakeTensor):
+    if not isinstance(is_visible, torch.Tensor) or isinstance(
+        is_visible, FakeTensor
+    ):
         return False
     return bool(torch.equal(is_visible, at >= to))
 

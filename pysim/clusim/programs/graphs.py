@@ -19,7 +19,9 @@ from clusim.programs.clock import RankClock
 from clusim.programs.known import KnownValues
 
 
-def graph_class(clock: RankClock, known: KnownValues, stream: Callable[[], int]) -> type:
+def graph_class(
+    clock: RankClock, known: KnownValues, stream: Callable[[], int]
+) -> type:
     """Return the class that replaces ``torch.cuda.CUDAGraph``.
 
     Parameters
@@ -41,7 +43,9 @@ def graph_class(clock: RankClock, known: KnownValues, stream: Callable[[], int])
             self.written: list[torch.Tensor] = []
             self._pool = (0, next(pools))
 
-        def capture_begin(self, pool: Any = None, *_given: Any, **_more: Any) -> None:
+        def capture_begin(
+            self, pool: Any = None, *_given: Any, **_more: Any
+        ) -> None:
             """Record operations from here on."""
             self._pool = pool or self._pool
             self.captured = clock.capture(stream())

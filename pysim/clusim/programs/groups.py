@@ -30,7 +30,12 @@ from clusim.programs.clock import IssuedCall, Mark
 from clusim.programs.data import RealData
 from clusim.programs.failures import program_line
 from clusim.programs.operators import SimulatedOperators
-from clusim.programs.values import MovedCall, decode_tensors, encode_tensors, results_of
+from clusim.programs.values import (
+    MovedCall,
+    decode_tensors,
+    encode_tensors,
+    results_of,
+)
 
 _FORMS = re.compile(r"_(?:coalesced|into_tensor|base|single|tensor|out)(?=_|$)")
 """Endings of the names of operators that move the same data in another form."""
@@ -41,7 +46,13 @@ def operation_of(name: str) -> str:
     """Return the collective of an operator of ``c10d`` or ``_c10d_functional``; empty for others."""
     word = _FORMS.sub("", name).strip("_")
     operation = find_operation(word)
-    return "barrier" if word == "barrier" else "" if operation is None else operation.name
+    return (
+        "barrier"
+        if word == "barrier"
+        else ""
+        if operation is None
+        else operation.name
+    )
 
 
 _REDUCTIONS = ("sum", "avg", "prod", "min", "max", "sum", "sum", "sum", "sum")
@@ -112,16 +123,23 @@ class SimulatedGroups:
         self._open: dict[int, EndedWork] = {}
         self._numbers = itertools.count()
         self._ends: dict[int, tuple[StorageWeakRef, Callable[[], None]]] = {}
-        self._launch: tuple[AbstractContextManager[None], list[Callable[[], None]]] | None = None
+        self._launch: (
+            tuple[AbstractContextManager[None], list[Callable[[], None]]] | None
+        ) = None
         self._launched: list[int] = []
 
     def __call__(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Handle an operator of ``c10d`` or ``_c10d_functional``."""
         name = func._schema.name.split("::")[-1]
-        arguments = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+        arguments = (
+            dict(zip((a.name for a in func._schema.arguments), args, strict=False))
+            | kwargs
+        )
         functional = func.namespace == "_c10d_functional"
         if name == "_wrap_tensor_autograd":
-            return AsyncCollectiveTensor(args[0])  # waits for the tensor itself, when it is used
+            return AsyncCollectiveTensor(
+                args[0]
+            )  # waits for the tensor itself, when it is used
         if name == "wait_tensor":
             self._wait_for(args[0])
             return args[0]
@@ -132,7 +150,11 @@ class SimulatedGroups:
         operation = {"send": "send", "recv_": "recv"}.get(name) or operation_of(name)
         if not operation:
             return NotImplemented
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        tensors = [
+            leaf
+            for leaf in tree_leaves((args, kwargs))
+            if isinstance(leaf, torch.Tensor)
+        ]
         if any(tensor.layout is not torch.strided for tensor in tensors):
             raise InputError(
                 f"{name} of sparse tensors: NCCL moves dense tensors only; use sparse=False, and sparse gradients"
@@ -140,13 +162,17 @@ class SimulatedGroups:
             )
         group = self._group(arguments)
         outputs = self._outputs(func, args, kwargs, arguments) if functional else []
-        changed = outputs or ([] if operation == "send" else self._output_tensors(arguments))
+        changed = outputs or (
+            [] if operation == "send" else self._output_tensors(arguments)
+        )
         on_gpu = any(isinstance(t, FakeTensor) for t in tensors) or (
             operation == "barrier" and "nccl" in dist.get_backend(group)
         )
         ranks = tuple(dist.get_process_group_ranks(group))
         call = self._unplaced_call(operation, arguments, tensors, changed)
-        call = replace(call, ranks=ranks, timed=on_gpu, number=self._number(group, ranks))
+        call = replace(
+            call, ranks=ranks, timed=on_gpu, number=self._number(group, ranks)
+        )
         call = self._with_ends(call, arguments)
         if call.operation == "alltoall" and call.timed:
             call = replace(call, splits=_splits(arguments, changed))
@@ -167,7 +193,9 @@ class SimulatedGroups:
         return self._answer(func, changed, waited)
 
     @staticmethod
-    def _unplaced_call(operation: str, given: Any, tensors: Any, written: Any) -> IssuedCall:
+    def _unplaced_call(
+        operation: str, given: Any, tensors: Any, written: Any
+    ) -> IssuedCall:
         """Return a call of unknown ranks."""
         inputs = [t for t in tensors if all(t is not other for other in written)]
         larger = max(_bytes(inputs), _bytes(written))
@@ -175,16 +203,25 @@ class SimulatedGroups:
         if operation == "barrier":
             operation, larger, dtype = "allreduce", BARRIER_BYTES, "int32"
         moved = DTYPES[dtype].carrier if dtype in DTYPES else "uint8"
-        return IssuedCall(operation, larger, (), moved, _redop(given), where=program_line())
+        return IssuedCall(
+            operation, larger, (), moved, _redop(given), where=program_line()
+        )
 
     def _with_ends(self, call: IssuedCall, given: Any) -> IssuedCall:
         """Return a call with its root, or the ends of a message."""
-        position, tag = call.ranks.index(self.rank), 0 if call.timed else given.get("tag", 0)
+        position, tag = (
+            call.ranks.index(self.rank),
+            0 if call.timed else given.get("tag", 0),
+        )
         shared = self.bound or self._launch is not None
         if call.operation == "send":
-            return replace(call, root=position, peer=given["dst"], tag=tag, shared=shared)
+            return replace(
+                call, root=position, peer=given["dst"], tag=tag, shared=shared
+            )
         if call.operation == "recv":
-            return replace(call, root=given["src"], peer=position, tag=tag, shared=shared)
+            return replace(
+                call, root=given["src"], peer=position, tag=tag, shared=shared
+            )
         root = given.get("root_rank", given.get("src", -1))
         return replace(call, root=root) if isinstance(root, int) else call
 
@@ -200,21 +237,35 @@ class SimulatedGroups:
         `arrived` is called by the first wait.
         """
         sources = _sources(given)
-        values = None if call.operation == "recv" else [self._value(t) for t in sources]
+        values = (
+            None if call.operation == "recv" else [self._value(t) for t in sources]
+        )
         moved = MovedCall(
-            *(call.operation, call.redop, call.ranks.index(self.rank), call.root, len(sources)),
+            *(
+                call.operation,
+                call.redop,
+                call.ranks.index(self.rank),
+                call.root,
+                len(sources),
+            ),
             tuple(given.get("input_split_sizes") or ()),
         )
         present = [] if values is None else [v for v in values if v is not None]
         unknown = values is None or len(present) < len(values)
         captures = self.clock.captured is not None
-        sent = None if unknown or captures else (encode_tensors(present), moved.splits)
+        sent = (
+            None if unknown or captures else (encode_tensors(present), moved.splits)
+        )
         if call.timed:
             mark = self.clock.call(self.operators.stream(), call, sent)
         else:
             mark = self.clock.meet(call, sent) if len(call.ranks) > 1 else Mark()
-        if written and (captures or written[0] is not (sources[0] if sources else None)):
-            self.operators.known.forget([t for t in written if isinstance(t, FakeTensor)])
+        if written and (
+            captures or written[0] is not (sources[0] if sources else None)
+        ):
+            self.operators.known.forget(
+                [t for t in written if isinstance(t, FakeTensor)]
+            )
         # Values of other ranks are requested only if they may determine a result.
         arrives = (
             self.data is not None
@@ -231,7 +282,9 @@ class SimulatedGroups:
                 parts = self.clock.values(mark) if asks else {}
                 closing.pop()()
                 if parts and written:
-                    self._set(moved, [parts.get(rank) for rank in call.ranks], written)
+                    self._set(
+                        moved, [parts.get(rank) for rank in call.ranks], written
+                    )
             if call.timed:
                 self.clock.wait(self.operators.stream(), mark)
 
@@ -243,7 +296,9 @@ class SimulatedGroups:
         """Wait until all ranks of a group connect it, which blocks their processes."""
         if ranks not in self._connected and len(ranks) > 1:
             self._connected.add(ranks)
-            mark = self.clock.meet(IssuedCall("connect", 0, ranks, timed=False, tag=-1), None)
+            mark = self.clock.meet(
+                IssuedCall("connect", 0, ranks, timed=False, tag=-1), None
+            )
             if mark.call >= 0:
                 self.clock.values(mark)
 
@@ -271,7 +326,9 @@ class SimulatedGroups:
         name = group.group_name
         if name not in self._copies:
             groups = dist.distributed_c10d._world.pg_map
-            equal = (g for g in groups if tuple(dist.get_process_group_ranks(g)) == ranks)
+            equal = (
+                g for g in groups if tuple(dist.get_process_group_ranks(g)) == ranks
+            )
             names = [g.group_name for g in equal]
             self._copies[name] = names.index(name) if name in names else 0
         return self._copies[name]
@@ -281,9 +338,15 @@ class SimulatedGroups:
         named = given.get("group_name") or given.get("process_group")
         if isinstance(named, str):
             return dist.distributed_c10d._resolve_process_group(named)
-        return named if isinstance(named, dist.ProcessGroup) else dist.ProcessGroup.unbox(named)
+        return (
+            named
+            if isinstance(named, dist.ProcessGroup)
+            else dist.ProcessGroup.unbox(named)
+        )
 
-    def _outputs(self, func: Any, args: Any, kwargs: Any, given: Any) -> list[torch.Tensor]:
+    def _outputs(
+        self, func: Any, args: Any, kwargs: Any, given: Any
+    ) -> list[torch.Tensor]:
         """Return the results of a functional collective without data."""
         if "out" in given:
             return [given["out"]]
@@ -298,7 +361,9 @@ class SimulatedGroups:
         """Return the tensors that a call in place writes."""
         for key in ("output_tensors", "output_tensor", "outputs", "output"):
             if given.get(key) is not None:
-                return [t for t in tree_leaves(given[key]) if isinstance(t, torch.Tensor)]
+                return [
+                    t for t in tree_leaves(given[key]) if isinstance(t, torch.Tensor)
+                ]
         tensors = given.get("tensors", given.get("inputs"))
         return [t for t in tree_leaves(tensors) if isinstance(t, torch.Tensor)]
 
@@ -307,12 +372,18 @@ class SimulatedGroups:
             return tensor.detach()
         return self.operators.known.view(tensor)
 
-    def _set(self, moved: MovedCall, sent: Sequence[Any], written: Sequence[torch.Tensor]) -> None:
+    def _set(
+        self, moved: MovedCall, sent: Sequence[Any], written: Sequence[torch.Tensor]
+    ) -> None:
         """Set the values of results from the values that each rank sent."""
         values_of = self.operators.known
-        distinct = {id(s): None if s is None else (decode_tensors(s[0]), s[1]) for s in sent}
+        distinct = {
+            id(s): None if s is None else (decode_tensors(s[0]), s[1]) for s in sent
+        }
         parts = [distinct[id(s)] for s in sent]
-        for target, value in zip(written, results_of(moved, parts, len(written)), strict=True):
+        for target, value in zip(
+            written, results_of(moved, parts, len(written)), strict=True
+        ):
             flat = None
             if value is not None and value.numel() >= target.numel():
                 flat = value.reshape(-1)[: target.numel()].reshape(target.shape)
@@ -328,7 +399,9 @@ class SimulatedGroups:
             elif target.storage_offset() == 0:
                 values_of.put(target, flat)
 
-    def _answer(self, func: Any, written: Sequence[torch.Tensor], waited: Any) -> Any:
+    def _answer(
+        self, func: Any, written: Sequence[torch.Tensor], waited: Any
+    ) -> Any:
         """Return the tensors and the work of an operator of ``c10d``."""
 
         number = next(self._numbers)  # a reference to the work would be a cycle
@@ -341,7 +414,10 @@ class SimulatedGroups:
             for tensor in written:
                 if isinstance(tensor, FakeTensor):
                     storage = tensor.untyped_storage()
-                    self.operators.arriving[storage._cdata] = StorageWeakRef(storage), closed
+                    self.operators.arriving[storage._cdata] = (
+                        StorageWeakRef(storage),
+                        closed,
+                    )
 
         # PyTorch keeps only the C++ part of a Python object.
         self._open[number] = work = EndedWork(written, closed, taken)
@@ -353,7 +429,9 @@ class SimulatedGroups:
         kind = str(returns[0].type)
         if kind.startswith("List[List"):
             return [list(written)], work.boxed()
-        return (list(written) if kind.startswith("List") else written[0]), work.boxed()
+        return (
+            list(written) if kind.startswith("List") else written[0]
+        ), work.boxed()
 
     def _wait_for(self, tensor: torch.Tensor) -> None:
         end = self._ends.pop(tensor.untyped_storage()._cdata, None)
@@ -368,13 +446,20 @@ def _sources(given: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-def _splits(given: Any, written: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+def _splits(
+    given: Any, written: Sequence[torch.Tensor]
+) -> tuple[tuple[int, ...], ...]:
     """Return the bytes that an all-to-all sends to and receives from each rank; empty if all are equal."""
     sizes = []
-    for tensors, key in ((_sources(given), "input_split_sizes"), (written, "output_split_sizes")):
+    for tensors, key in (
+        (_sources(given), "input_split_sizes"),
+        (written, "output_split_sizes"),
+    ):
         rows = given.get(key)
         if not rows:
-            sizes.append(tuple(t.nbytes for t in tensors) if len(tensors) > 1 else ())
+            sizes.append(
+                tuple(t.nbytes for t in tensors) if len(tensors) > 1 else ()
+            )
             continue
         row = tensors[0].nbytes // max(1, tensors[0].shape[0])
         sizes.append(tuple(int(count) * row for count in rows))
@@ -413,9 +498,13 @@ class _Unconnected(metaclass=_Simulated):
         def __init__(self, *_given: Any, **_more: Any) -> None:
             self._timeout = dist.distributed_c10d.default_pg_timeout
 
-    def __new__(cls, _store: Any, rank: int, size: int, *_given: Any, **_more: Any) -> Any:
+    def __new__(
+        cls, _store: Any, rank: int, size: int, *_given: Any, **_more: Any
+    ) -> Any:
         """Return a group without a connection."""
-        return FakeProcessGroup._create_internal(rank, size, FakeProcessGroup.Options())
+        return FakeProcessGroup._create_internal(
+            rank, size, FakeProcessGroup.Options()
+        )
 
 
 def install(groups: SimulatedGroups, world_size: int, store: Any) -> None:
@@ -440,7 +529,9 @@ def install(groups: SimulatedGroups, world_size: int, store: Any) -> None:
         wanted = int(more.get("world_size", -1) or -1)
         size = wanted if wanted > 0 else world_size
         if size > world_size:
-            raise InputError(f"init_process_group: {size} ranks; the system has {world_size} GPUs")
+            raise InputError(
+                f"init_process_group: {size} ranks; the system has {world_size} GPUs"
+            )
         if rank >= size:
             raise SystemExit(0)  # a rank that the job does not have
         # A bound device would split communicators, which unconnected groups cannot.
@@ -455,8 +546,14 @@ def install(groups: SimulatedGroups, world_size: int, store: Any) -> None:
         parent_pg: Any = None, split_ranks: Any = None, *_given: Any, **_more: Any
     ) -> Any:
         of = dist.get_process_group_ranks(parent_pg)
-        new_groups = [dist.new_group([of[position] for position in part]) for part in split_ranks]
-        return next((group for group in new_groups if isinstance(group, dist.ProcessGroup)), None)
+        new_groups = [
+            dist.new_group([of[position] for position in part])
+            for part in split_ranks
+        ]
+        return next(
+            (group for group in new_groups if isinstance(group, dist.ProcessGroup)),
+            None,
+        )
 
     for place in (dist, module, dist.device_mesh):
         for name, before, after in (

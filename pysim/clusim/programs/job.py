@@ -141,7 +141,12 @@ class ProgramJob:
     """
 
     def __init__(
-        self, calls: ProgramCalls, num_ranks: int, running: Sequence[int], *, grows: bool = True
+        self,
+        calls: ProgramCalls,
+        num_ranks: int,
+        running: Sequence[int],
+        *,
+        grows: bool = True,
     ) -> None:
         self.calls, self.num_ranks, self.grows = calls, num_ranks, grows
         self.running = sorted(running)
@@ -151,7 +156,9 @@ class ProgramJob:
         self._ranks: dict[int, _Rank] = {rank: _Rank() for rank in self.running}
         self._calls: dict[int, _Call] = {}
         self._matcher: LiveMatcher[Sent] = LiveMatcher()
-        self._bundles: dict[tuple[tuple[int, ...], CallWork | LaunchWork], CallBundle] = {}
+        self._bundles: dict[
+            tuple[tuple[int, ...], CallWork | LaunchWork], CallBundle
+        ] = {}
 
     def starts(self, rank: int, call: IssuedCall) -> list[int]:
         """Return ranks that must be started for a call of a rank, and add them to the running ranks.
@@ -167,7 +174,11 @@ class ProgramJob:
             return []
         more = sorted(set(call.ranks) - set(self.running))
         fits = self.grows and len(self.running) + len(more) <= MOST_PROCESSES
-        missing = [r for r in call.ends if r not in self.running] if call.peer >= 0 else more
+        missing = (
+            [r for r in call.ends if r not in self.running]
+            if call.peer >= 0
+            else more
+        )
         if not missing or (call.splits and not fits):
             return []
         if not self.grows:
@@ -205,7 +216,11 @@ class ProgramJob:
         self._add(state, played, operation.deps)
 
     def step(
-        self, rank: int, issued_ps: int, deps: Iterable[int], record: RankRecord | None
+        self,
+        rank: int,
+        issued_ps: int,
+        deps: Iterable[int],
+        record: RankRecord | None,
     ) -> None:
         """Add the end of a step of a rank, with its record if it may be written."""
         state = self._ranks[rank]
@@ -218,7 +233,9 @@ class ProgramJob:
         state.record = record
         self._add(state, end, deps)
 
-    def _add(self, state: _Rank, operation: PlayedOperation, deps: Iterable[int]) -> None:
+    def _add(
+        self, state: _Rank, operation: PlayedOperation, deps: Iterable[int]
+    ) -> None:
         before = (state.live.get(number) for number in deps)
         self.clock.add(operation, [other for other in before if other is not None])
         if operation.number >= 0:
@@ -234,7 +251,9 @@ class ProgramJob:
         joined = self._calls.setdefault(match.number, _Call(call, match.ends))
         if call.peer < 0 and joined.call.operation != call.operation:
             first = next(iter(match.ends)), joined.call.operation, joined.call.where
-            raise InputError(contradiction((rank, call.operation, call.where), first))
+            raise InputError(
+                contradiction((rank, call.operation, call.where), first)
+            )
         ends = call.ends if call.peer >= 0 else [self.of[r] for r in call.ranks]
         needed = {*(set(ends) & set(call.ranks)), rank}
         joined.met.missing += len(needed - joined.needed)
@@ -256,7 +275,9 @@ class ProgramJob:
         work = self._work(joined, ranks)
         if (ranks, work) not in self._bundles:
             groups, sole = self._peer_groups(ranks), len(self.running) == 1
-            self._bundles[ranks, work] = self.calls.bundle(work, ranks, groups, sole=sole)
+            self._bundles[ranks, work] = self.calls.bundle(
+                work, ranks, groups, sole=sole
+            )
         return self._bundles[ranks, work]
 
     def _work(self, joined: _Call, ranks: tuple[int, ...]) -> CallWork | LaunchWork:
@@ -271,7 +292,9 @@ class ProgramJob:
                 for source, rank in enumerate(ranks)
                 for target, part in enumerate(splits[rank][0])
             )
-            return LaunchWork(tuple(row for row in rows if row[2] and row[0] != row[1]))
+            return LaunchWork(
+                tuple(row for row in rows if row[2] and row[0] != row[1])
+            )
         if splits:
             # All ranks are as slow as an even exchange of the larger buffer.
             size = max(1, -(-size // len(ranks))) * len(ranks)
@@ -311,22 +334,32 @@ class ProgramJob:
             return None
         call = calls[number]
         runs = {rank: self.of[rank] for rank in call.call.ranks}
-        sent = {rank: call.posts[of] for rank, of in runs.items() if of in call.posts}
+        sent = {
+            rank: call.posts[of] for rank, of in runs.items() if of in call.posts
+        }
         time_ps = 0 if call.call.timed else call.issued_ps
         return ValuesReply(max(self.clock.now_ps, time_ps), sent)
 
     def waits(self, rank: int) -> str:
         """Return a description of the call that a rank waits for."""
         calls = self._ranks[rank].calls
-        open_ = [call for call in calls if call.met.end_ps == ABSENT or not call.is_complete]
-        first = next((call for call in open_ if not call.is_complete), open_[0] if open_ else None)
+        open_ = [
+            call
+            for call in calls
+            if call.met.end_ps == ABSENT or not call.is_complete
+        ]
+        first = next(
+            (call for call in open_ if not call.is_complete),
+            open_[0] if open_ else None,
+        )
         if first is None:
             return f"rank {rank} waits for the end of its kernels"
         absent = sorted(first.needed - first.posts.keys())
         missing = ", ".join(map(str, absent)) or "earlier calls"
         where = f" ({first.call.where})" if first.call.where else ""
-        return f"rank {rank} waits in {first.call.operation}{where} for rank {missing}" + (
-            ", which has ended" if any(r in self.ended for r in absent) else ""
+        return (
+            f"rank {rank} waits in {first.call.operation}{where} for rank {missing}"
+            + (", which has ended" if any(r in self.ended for r in absent) else "")
         )
 
     def is_stuck(self, rank: int) -> bool:
@@ -337,7 +370,9 @@ class ProgramJob:
     def complete(self, rank: int, result: RankResult, host_ps: int) -> RankResult:
         """Return the result of a rank with its times, at the end of the job."""
         state = self._ranks[rank]
-        result.time_ps = max(host_ps, *state.ends, *(end.end_ps for end in state.steps), 0)
+        result.time_ps = max(
+            host_ps, *state.ends, *(end.end_ps for end in state.steps), 0
+        )
         ends = [0, *(end.end_ps for end in state.steps)]
         result.steps = [end_ps - began_ps for began_ps, end_ps in pairwise(ends)]
         result.totals.call_ps.update(state.alone_ps)

@@ -43,11 +43,15 @@ class KeptSymmetry:
     def ranks(self, compared: Sequence[int]) -> ComparedRanks:
         """Return the ranks to be compared, with the result of an earlier comparison if it is valid."""
         answer = self._cache.get(self._question)
-        if answer is None or any(file_digest(f) != text for f, text in answer["files"].items()):
+        if answer is None or any(
+            file_digest(f) != text for f, text in answer["files"].items()
+        ):
             return ComparedRanks(tuple(compared))
         return ComparedRanks(tuple(compared), answer["digest"], answer["operations"])
 
-    def keep(self, proof: ProgramSymmetry, digest: str, files: Sequence[str]) -> None:
+    def keep(
+        self, proof: ProgramSymmetry, digest: str, files: Sequence[str]
+    ) -> None:
         """Keep a comparison without differences."""
         if proof.differences or proof.cached or not proof.equal:
             return

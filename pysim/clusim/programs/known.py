@@ -55,7 +55,10 @@ class KnownValues:
             value[1].resize_(storage.nbytes())
         data = torch.empty(0, dtype=tensor.dtype, device="cpu")
         return data.set_(
-            value[1].untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
+            value[1].untyped_storage(),
+            tensor.storage_offset(),
+            tensor.size(),
+            tensor.stride(),
         )
 
     def _sparse(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -79,7 +82,11 @@ class KnownValues:
     def begin(self, tensor: torch.Tensor) -> None:
         """Prepare the values of a new tensor, or of one that is about to be overwritten, if it fills its storage."""
         size = tensor.untyped_storage().nbytes()
-        if size <= self.limit_bytes and self.view(tensor) is None and tensor.nbytes == size:
+        if (
+            size <= self.limit_bytes
+            and self.view(tensor) is None
+            and tensor.nbytes == size
+        ):
             self.put(tensor, torch.zeros((), dtype=tensor.dtype, device="cpu"))
 
     def put(self, tensor: torch.Tensor, value: Any) -> None:

@@ -76,16 +76,28 @@ class ProgramRanks:
         """Return the ranks on nodes with a number of GPUs; raise `InputError` if they do not exist."""
         local = gpus if self.per_node is None else self.per_node
         if not 0 < local <= gpus:
-            raise InputError(f"{local} ranks per node; {name} has {gpus} GPUs per node")
+            raise InputError(
+                f"{local} ranks per node; {name} has {gpus} GPUs per node"
+            )
         every = self.real or self.running == ()
         ranks = range(nodes * local) if every else self.running or (0,)
         count = nodes * local
-        compared = {1, local - 1, local, count - 1} if self.compared is None else self.compared
-        wrong = [rank for rank in (*ranks, *(self.compared or ())) if not 0 <= rank < count]
+        compared = (
+            {1, local - 1, local, count - 1}
+            if self.compared is None
+            else self.compared
+        )
+        wrong = [
+            rank
+            for rank in (*ranks, *(self.compared or ()))
+            if not 0 <= rank < count
+        ]
         if wrong:
             raise InputError(f"rank {wrong[0]}: {name} has ranks 0 to {count - 1}")
         running = tuple(sorted(set(ranks)))
-        compared_ranks = tuple(sorted(r for r in set(compared) - set(running) if r < count))
+        compared_ranks = tuple(
+            sorted(r for r in set(compared) - set(running) if r < count)
+        )
         return ProgramRanks(local, running, self.real, compared_ranks)
 
 
@@ -121,7 +133,9 @@ def _write_record(
     """Write the last step, or the program without optimizer steps."""
     count = max(len(result.steps) for result in results.values())
     if record.only > max(1, count):
-        raise InputError(f"step {record.only}: the program ended after {count} steps")
+        raise InputError(
+            f"step {record.only}: the program ended after {count} steps"
+        )
     records = {rank: r.record for rank, r in results.items() if r.record is not None}
     recording = recording_of(records, of)
     first = min(results)
@@ -131,7 +145,9 @@ def _write_record(
     if record.only:
         for result in results.values():
             result.steps.clear()
-    return RecordedFile(str(record.path), count, kinds["compute"], calls, bool(record.only))
+    return RecordedFile(
+        str(record.path), count, kinds["compute"], calls, bool(record.only)
+    )
 
 
 def run_program(
@@ -189,9 +205,15 @@ def run_program(
 
         system = request.topology, request.nodes
         compared = bool(placed.compared)
-        task = RankTask(program, system, record is not None, only, ranks.real, compared)
-        symmetry = KeptSymmetry(program.name, (program, times.identity, placed, only))
-        processes = RankProcesses(starter, job, environment, task, symmetry.ranks(placed.compared))
+        task = RankTask(
+            program, system, record is not None, only, ranks.real, compared
+        )
+        symmetry = KeptSymmetry(
+            program.name, (program, times.identity, placed, only)
+        )
+        processes = RankProcesses(
+            starter, job, environment, task, symmetry.ranks(placed.compared)
+        )
         results = processes.run()
     if not any(r.totals.kernels or r.totals.calls for r in results.values()):
         raise InputError(

@@ -36,12 +36,20 @@ def layout(
         if tensor.shape != result.shape:
             continue
         tensor_strides = _strides(tensor)
-        if tensor_strides != strides or not is_non_overlapping_and_dense_or_false(tensor):
-            inner = min(range(len(tensor_strides)), key=lambda dim: strides[dim] or _LARGE)
-            flags.add(STRIDED if tensor_strides[inner] <= strides[inner] else TRANSPOSED)
+        if tensor_strides != strides or not is_non_overlapping_and_dense_or_false(
+            tensor
+        ):
+            inner = min(
+                range(len(tensor_strides)), key=lambda dim: strides[dim] or _LARGE
+            )
+            flags.add(
+                STRIDED if tensor_strides[inner] <= strides[inner] else TRANSPOSED
+            )
     return (TRANSPOSED,) if TRANSPOSED in flags else tuple(flags)
 
 
 def _strides(tensor: torch.Tensor) -> list[int]:
     """Return the strides of dimensions with more than one element."""
-    return [s for s, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+    return [
+        s for s, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
+    ]

@@ -32,7 +32,14 @@ from clusim.programs.clock import RankClock
 from clusim.programs.failures import program_line
 from clusim.programs.known import LARGEST, KnownValues
 from clusim.programs.layouts import layout
-from clusim.programs.parts import bytes_of, on_gpu, parts_of, same_shapes, shapes_of, without_data
+from clusim.programs.parts import (
+    bytes_of,
+    on_gpu,
+    parts_of,
+    same_shapes,
+    shapes_of,
+    without_data,
+)
 from clusim.programs.repeated import (
     DispatchedOperator,
     Form,
@@ -80,7 +87,15 @@ _NO_KERNEL = {
 }
 """Operators that launch no kernel."""
 
-_RANDOM = ("rand", "normal", "uniform", "bernoulli", "dropout", "multinomial", "exponential")
+_RANDOM = (
+    "rand",
+    "normal",
+    "uniform",
+    "bernoulli",
+    "dropout",
+    "multinomial",
+    "exponential",
+)
 _OVERWRITES = ("copy_", "zero_", "fill_")
 """Operators whose result does not depend on the values that they overwrite."""
 
@@ -132,11 +147,18 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         complete: bool = False,
     ) -> None:
         super().__init__()
-        self.clock, self.prices, self.copy_Bps, self.stream = clock, prices, copy_Bps, stream
+        self.clock, self.prices, self.copy_Bps, self.stream = (
+            clock,
+            prices,
+            copy_Bps,
+            stream,
+        )
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.known = KnownValues(complete=complete)
         self.collectives: Callable[..., Any] = lambda *given: NotImplemented
-        self.allocated: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: None
+        self.allocated: Callable[[Sequence[torch.Tensor]], None] = lambda tensors: (
+            None
+        )
         self.workspace: Callable[[int], None] = lambda size: None
         self._handles: set[tuple[int, int]] = set()
         self.arriving: dict[int, tuple[StorageWeakRef, Callable[[], None]]] = {}
@@ -145,13 +167,20 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         self._launched: Launched | None = None
         self._main = threading.get_ident()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Run or price an operator."""
         kwargs = kwargs or {}
         if not _OURS.issuperset(types):
             return NotImplemented  # wrappers such as DTensor dispatch to their local tensors
-        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-            return func(*args, **kwargs)  # DTensor tries an operator on complete shapes
+        if (
+            torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+            is not None
+        ):
+            return func(
+                *args, **kwargs
+            )  # DTensor tries an operator on complete shapes
         form, tensors = form_of(args, kwargs)
         target = kwargs.get("device")
         to_gpu = target is not None and torch.device(target).type == "cuda"
@@ -169,10 +198,14 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
                 return result
         if not (on_gpu or to_gpu) or func.namespace in _IGNORED:
             return func(*args, **kwargs)
-        operator = DispatchedOperator(func, args, kwargs, tensors, self._traits_of(func))
+        operator = DispatchedOperator(
+            func, args, kwargs, tensors, self._traits_of(func)
+        )
         if form is None or self.known.complete or self.known.written is not None:
             return self._device(operator)
-        return self._repeat(operator, (func, form, torch.cuda.current_device() if to_gpu else 0))
+        return self._repeat(
+            operator, (func, form, torch.cuda.current_device() if to_gpu else 0)
+        )
 
     def _traits_of(self, func: Any) -> OperatorTraits:
         """Return the properties of an operator."""
@@ -226,7 +259,9 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             return value.clone()
         self.clock.totals.placeholders[program_line()] += 1
         value = placeholder(tensor.dtype)
-        return torch.full(tuple(tensor.shape), value, dtype=tensor.dtype, device="cpu")
+        return torch.full(
+            tuple(tensor.shape), value, dtype=tensor.dtype, device="cpu"
+        )
 
     def _device(self, operator: DispatchedOperator) -> Any:
         """Price an operator on CUDA tensors and return its result."""
@@ -238,9 +273,17 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             self._issue()
             views = [self.known.view(t) for t in operator.tensors]
             self.clock.synchronise([self.clock.mark(self.stream())])
-            return func(*views) if all(k is not None for k in views) else name == "equal"
+            return (
+                func(*views)
+                if all(k is not None for k in views)
+                else name == "equal"
+            )
         target = operator.kwargs.get("device")
-        if name == "_to_copy" and target is not None and torch.device(target).type == "cpu":
+        if (
+            name == "_to_copy"
+            and target is not None
+            and torch.device(target).type == "cpu"
+        ):
             self._issue()
             self._copy(args[0])
             # PyTorch pins the memory of a result that the host does not wait for.
@@ -272,7 +315,9 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
 
     def _copy(self, tensor: torch.Tensor) -> None:
         size = bytes_of(tensor)
-        self.clock.kernel(self.stream(), "copy to host", round(size / self.copy_Bps * 1e12))
+        self.clock.kernel(
+            self.stream(), "copy to host", round(size / self.copy_Bps * 1e12)
+        )
 
     def _run_without_data(self, operator: DispatchedOperator, known: Any) -> Any:
         """Return the result without data."""
@@ -293,23 +338,33 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             if remedy and known is not None:
                 return on_gpu(known, self.fake)
             if remedy:
-                raise InputError(f"{program_line()}: {operator.traits.qualified}{remedy}") from None
+                raise InputError(
+                    f"{program_line()}: {operator.traits.qualified}{remedy}"
+                ) from None
             raise
 
     def _compute(self, operator: DispatchedOperator) -> Any:
         """Return the result with values if all inputs are known and small; None otherwise."""
         name, tensors = operator.traits.name, operator.tensors
         # A view sees the values of its storage. A graph may run again with others.
-        if operator.traits.view or self.known.written is not None or self._unknowable(operator):
+        if (
+            operator.traits.view
+            or self.known.written is not None
+            or self._unknowable(operator)
+        ):
             return None
         if name in _OVERWRITES and isinstance(operator.args[0], FakeTensor):
             self.known.begin(operator.args[0])
         values: dict[int, torch.Tensor] = {}
         for tensor in tensors:
-            value = self.known.view(tensor) if isinstance(tensor, FakeTensor) else tensor
+            value = (
+                self.known.view(tensor) if isinstance(tensor, FakeTensor) else tensor
+            )
             if value is None:
                 if self.known.complete:
-                    raise InputError(f"{name}: an input of {tuple(tensor.shape)} without data")
+                    raise InputError(
+                        f"{name}: an input of {tuple(tensor.shape)} without data"
+                    )
                 return None
             values[id(tensor)] = value
 
@@ -323,7 +378,9 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             return () if result is None else result  # lists of tensors in place
         except RuntimeError as error:
             if self.known.complete:
-                raise InputError(f"{name}: no data, as the CPU lacks it: {error}") from None
+                raise InputError(
+                    f"{name}: no data, as the CPU lacks it: {error}"
+                ) from None
             return None  # the CPU lacks the kernel; wrong arguments fail in the fake mode
 
     def _unknowable(self, operator: DispatchedOperator) -> bool:
@@ -351,7 +408,9 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         outputs = (
             outputs or operator.written
         )  # lists of tensors, as of fused optimizers, are not returned
-        from_host = [t for t in tensors if not isinstance(t, FakeTensor) and t.dim() > 0]
+        from_host = [
+            t for t in tensors if not isinstance(t, FakeTensor) and t.dim() > 0
+        ]
         if name in ("_to_copy", "copy_") and from_host:
             size = sum(map(bytes_of, from_host))
             copy_ps = round(size / self.copy_Bps * 1e12)
@@ -361,11 +420,17 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             return
         self._launch(operator, outputs)
 
-    def _launch(self, operator: DispatchedOperator, outputs: Sequence[torch.Tensor]) -> None:
+    def _launch(
+        self, operator: DispatchedOperator, outputs: Sequence[torch.Tensor]
+    ) -> None:
         """Enqueue the kernel of an operator, by its annotation or its price."""
         name, stated = operator.traits.name, annotation_of(operator.traits.qualified)
         self._reserve(name)
-        flags = ("causal",) if "attention" in name and operator.given.get("is_causal") else ()
+        flags = (
+            ("causal",)
+            if "attention" in name and operator.given.get("is_causal")
+            else ()
+        )
         if _rounds(name):
             flags = (*flags, "tf32")
         flags = (*flags, *layout(name, operator.tensors, outputs))
@@ -379,7 +444,9 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
         work = stated.work(*arguments) if stated is not None else ()
         call = OperatorCall(name, *shapes, flags, work)
         price = self.prices.price(call)
-        measured = price.measured and (stated is not None or operator.func.namespace in _PRICED)
+        measured = price.measured and (
+            stated is not None or operator.func.namespace in _PRICED
+        )
         where = "" if measured else program_line() or "unknown line"
         self._launched = call, price.time_ps, measured
         self.clock.kernel(self.stream(), call, price.time_ps, unpriced_at=where)
@@ -394,7 +461,9 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
     def _keep(self, operator: DispatchedOperator, result: Any, known: Any) -> None:
         """Record known values of new tensors, and drop the values of tensors written with unknown data."""
         if known is None:
-            is_kept = operator.traits.name in _KEEPS or operator.traits.name in _NO_KERNEL
+            is_kept = (
+                operator.traits.name in _KEEPS or operator.traits.name in _NO_KERNEL
+            )
             if operator.traits.writes and not is_kept:
                 self.known.forget(operator.written)
             if operator.traits.name == "_coalesce":  # unknown indices are distinct
@@ -404,7 +473,9 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             if operator.traits.name in _NEW and isinstance(result, FakeTensor):
                 self.known.begin(result)
         elif not operator.traits.in_place and operator.func._schema.returns:
-            for tensor, value in zip(tree_leaves(result), tree_leaves(known), strict=True):
+            for tensor, value in zip(
+                tree_leaves(result), tree_leaves(known), strict=True
+            ):
                 if isinstance(tensor, FakeTensor) and same_shapes(tensor, value):
                     self.known.put(tensor, value)
 
@@ -424,9 +495,7 @@ def _remedy(error: Exception, operator: DispatchedOperator) -> str:
             " of sparse tensors is not simulated; use sparse=False, and sparse gradients outside"
             " DistributedDataParallel (NCCL reduces dense tensors only)"
         )
-    return (
-        " lacks a rule for the shape of its result; register one with torch.library.register_fake"
-    )
+    return " lacks a rule for the shape of its result; register one with torch.library.register_fake"
 
 
 def _rounds(name: str) -> bool:

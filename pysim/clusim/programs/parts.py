@@ -23,7 +23,9 @@ def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     if tensor.layout is torch.strided:
         return (tensor,)
     if tensor.layout is not torch.sparse_coo:
-        raise InputError(f"{tensor.layout}: only sparse tensors of coordinates (COO) are simulated")
+        raise InputError(
+            f"{tensor.layout}: only sparse tensors of coordinates (COO) are simulated"
+        )
     if not isinstance(tensor, FakeTensor):
         return tensor._indices(), tensor._values()
     with in_kernel_invocation_manager(tensor.fake_mode):
@@ -46,7 +48,11 @@ def shapes_of(
     shape of the values, the rows that change.
     """
     sparse = [tensor for tensor in inputs if tensor.layout is not torch.strided]
-    rows = {id(tensor): parts_of(sparse[-1])[1:] for tensor in written} if sparse else {}
+    rows = (
+        {id(tensor): parts_of(sparse[-1])[1:] for tensor in written}
+        if sparse
+        else {}
+    )
 
     def shapes(tensors: Sequence[torch.Tensor]) -> tuple[TensorShape, ...]:
         parts = (rows.get(id(tensor)) or parts_of(tensor) for tensor in tensors)
@@ -67,7 +73,8 @@ def same_shapes(result: Any, known: Any) -> bool:
     """
     pairs = zip(tree_leaves(result), tree_leaves(known), strict=False)
     return all(
-        [part.shape for part in parts_of(mine)] == [part.shape for part in parts_of(other)]
+        [part.shape for part in parts_of(mine)]
+        == [part.shape for part in parts_of(other)]
         for mine, other in pairs
         if isinstance(mine, torch.Tensor) and isinstance(other, torch.Tensor)
     )
@@ -79,13 +86,16 @@ def without_data(leaf: Any) -> Any:
         return leaf
     if leaf.layout is not torch.strided:
         return leaf.to("meta")
-    return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+    return torch.empty_strided(
+        leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device
+    )
 
 
 def on_gpu(known: Any, mode: FakeTensorMode) -> Any:
     """Return tensors of the GPU without data, with the forms of tensors of the host."""
     return tree_map(
-        lambda leaf: _move(leaf, mode) if isinstance(leaf, torch.Tensor) else leaf, known
+        lambda leaf: _move(leaf, mode) if isinstance(leaf, torch.Tensor) else leaf,
+        known,
     )
 
 
@@ -95,5 +105,7 @@ def _move(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
         moved = [torch.empty_like(part, device="cuda") for part in parts]
         if tensor.layout is torch.strided:
             return moved[0]
-        result = torch.sparse_coo_tensor(*moved, tensor.shape, check_invariants=False)
+        result = torch.sparse_coo_tensor(
+            *moved, tensor.shape, check_invariants=False
+        )
         return result._coalesced_(tensor.is_coalesced())

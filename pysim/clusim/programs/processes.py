@@ -86,7 +86,9 @@ class JobLink:
         if self.operations is not None:
             self._send("call", self.operations(), call, sent)
 
-    def end(self, operations: Iterable[int], until_ps: int | None = None) -> int | None:
+    def end(
+        self, operations: Iterable[int], until_ps: int | None = None
+    ) -> int | None:
         """Wait for operations; return the last end [ps], or None if it is later than `until_ps`."""
         result: int | None = self._ask(
             "end",
@@ -101,7 +103,9 @@ class JobLink:
         result: ValuesReply = self._ask("values", number)
         return result
 
-    def step(self, issued_ps: int, deps: Iterable[int], record: RankRecord | None) -> None:
+    def step(
+        self, issued_ps: int, deps: Iterable[int], record: RankRecord | None
+    ) -> None:
         """End a step with the operations before it, and its record if it may be written."""
         self._flush()
         self._send("step", self._news(), issued_ps, tuple(deps), record)
@@ -154,7 +158,12 @@ class RankProcesses:
         given: Any,
         compared: ComparedRanks,
     ) -> None:
-        self.starter, self.job, self.environment, self.given = starter, job, environment, given
+        self.starter, self.job, self.environment, self.given = (
+            starter,
+            job,
+            environment,
+            given,
+        )
         self.compared = compared
         self.comparison = RankComparison(job, compared.ranks, self._dismiss)
         self._ranks: dict[int, _Process] = {}
@@ -176,9 +185,14 @@ class RankProcesses:
         self._comparing = not self.compared.digest
         while live := self._live():
             for ready in wait(
-                [item.connection for item in (*live.values(), *self._others.values())]
+                [
+                    item.connection
+                    for item in (*live.values(), *self._others.values())
+                ]
             ):
-                rank = next((r for r, item in live.items() if item.connection is ready), None)
+                rank = next(
+                    (r for r, item in live.items() if item.connection is ready), None
+                )
                 if rank is not None:
                     self._serve(rank, live[rank])
                     continue
@@ -193,7 +207,9 @@ class RankProcesses:
         }
 
     def _live(self) -> dict[int, _Process]:
-        return {r: item for r, item in self._ranks.items() if r not in self.job.ended}
+        return {
+            r: item for r, item in self._ranks.items() if r not in self.job.ended
+        }
 
     def _started(self, rank: int, *, silent: bool = False) -> _Process:
         pid, connection = self.starter.start(self.environment(rank), silent=silent)
@@ -208,7 +224,9 @@ class RankProcesses:
 
     def _compare(self) -> None:
         """Start compared ranks, up to `MOST_COMPARED` at a time."""
-        waiting = (rank for rank in sorted(self.comparison.live) if rank not in self._others)
+        waiting = (
+            rank for rank in sorted(self.comparison.live) if rank not in self._others
+        )
         for rank in islice(waiting, MOST_COMPARED - len(self._others)):
             self._others[rank] = self._started(rank, silent=True)
 
@@ -286,12 +304,18 @@ class RankProcesses:
             if replies:
                 continue
             live = self._live()
-            if any(item.waits is None for item in live.values()) or not self._advance(live):
+            if any(
+                item.waits is None for item in live.values()
+            ) or not self._advance(live):
                 return
 
     def _advance(self, live: dict[int, _Process]) -> bool:
         """Continue the clock until a request is complete; all ranks wait."""
-        waits = {r: item.waits for r, item in live.items() if item.waits and item.waits[0] == "end"}
+        waits = {
+            r: item.waits
+            for r, item in live.items()
+            if item.waits and item.waits[0] == "end"
+        }
         for rank, (_, _, until_ps) in waits.items():
             if until_ps is not None and self.job.is_before_next(until_ps):
                 self.comparison.answered(rank, None)
@@ -301,7 +325,9 @@ class RankProcesses:
         if self.job.clock.next_ps is None:
             return self._unblock(live)
         while self.job.clock.advance():
-            if any(self.job.end(rank, row[1]) is not None for rank, row in waits.items()):
+            if any(
+                self.job.end(rank, row[1]) is not None for rank, row in waits.items()
+            ):
                 return True
             nearest = (row[2] for row in waits.values() if row[2] is not None)
             if any(self.job.is_before_next(until_ps) for until_ps in nearest):
@@ -315,7 +341,11 @@ class RankProcesses:
                 continue
             request, *more = item.waits
             compared = self.comparison
-            reply = compared.values(rank, *more) if request == "values" else compared.answer(rank)
+            reply = (
+                compared.values(rank, *more)
+                if request == "values"
+                else compared.answer(rank)
+            )
             if reply is not None and reply.over:
                 self._dismiss(rank)
             elif reply is not None:
@@ -341,7 +371,12 @@ class RankProcesses:
                 values = self.job.values(rank, details[0])
                 if values is not None:
                     yield item, values
-            elif self.digest and not compares and is_done and self.job.clock.next_ps is None:
+            elif (
+                self.digest
+                and not compares
+                and is_done
+                and self.job.clock.next_ps is None
+            ):
                 if self.job.is_stuck(rank):
                     raise InputError(self.job.waits(rank))
                 yield item, ()

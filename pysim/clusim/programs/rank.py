@@ -57,7 +57,13 @@ class StepEnds:
     """
 
     def __init__(
-        self, clock: RankClock, link: JobLink, only: int = 0, *, recorded: bool, compared: bool
+        self,
+        clock: RankClock,
+        link: JobLink,
+        only: int = 0,
+        *,
+        recorded: bool,
+        compared: bool,
     ) -> None:
         self.clock, self.link, self.only, self.recorded = clock, link, only, recorded
         if compared:
@@ -69,7 +75,9 @@ class StepEnds:
         clock.complete()
         if not clock.events:
             return
-        self.link.step(clock.host_ps, clock.last, self.record() if self.recorded else None)
+        self.link.step(
+            clock.host_ps, clock.last, self.record() if self.recorded else None
+        )
         clock.take()
         self.count += 1
         if self.count == COMPARED_STEPS:
@@ -82,13 +90,18 @@ class StepEnds:
     def _operations(self) -> list[tuple[Operation, str]]:
         """Return the operations since the last call, in the form that is compared among ranks."""
         groups = list(self.clock.groups)
-        return [(operation_of(event, groups), line) for event, line in self.clock.unseen()]
+        return [
+            (operation_of(event, groups), line)
+            for event, line in self.clock.unseen()
+        ]
 
     def record(self) -> RankRecord:
         """Return the operations since the last step."""
         clock = self.clock
         clock.complete()
-        return RankRecord(clock.rank, clock.events, list(clock.groups), splits=clock.splits)
+        return RankRecord(
+            clock.rank, clock.events, list(clock.groups), splits=clock.splits
+        )
 
 
 def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
@@ -98,9 +111,15 @@ def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
     setup = Setup(*task.system)
     fabric = setup.fabric
     compiled = library()
-    clock = RankClock(rank, link, IssueTimes.of(FRAMEWORKS["pytorch"], pace_of(fabric)))
-    ended = StepEnds(clock, link, task.only, recorded=task.record, compared=task.compared)
-    with _install_simulation(clock, fabric, compiled, ended, complete=task.real) as memory:
+    clock = RankClock(
+        rank, link, IssueTimes.of(FRAMEWORKS["pytorch"], pace_of(fabric))
+    )
+    ended = StepEnds(
+        clock, link, task.only, recorded=task.record, compared=task.compared
+    )
+    with _install_simulation(
+        clock, fabric, compiled, ended, complete=task.real
+    ) as memory:
         _execute(task.program)
         record = ended.record() if task.record and not ended.count else None
         files = _program_files()
@@ -111,9 +130,14 @@ def run_rank(rank: int, task: RankTask, link: JobLink) -> None:
 
 def _program_files() -> list[str]:
     """Return the files of imported modules that are not installed packages."""
-    installed = {*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))}
+    installed = {
+        *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+    }
     folders = (*filter(None, installed), str(PACKAGE))
-    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    files = {
+        str(getattr(module, "__file__", None) or "")
+        for module in list(sys.modules.values())
+    }
     return sorted(name for name in files if name and not name.startswith(folders))
 
 
@@ -140,7 +164,12 @@ def main() -> None:
 
 @contextmanager
 def _install_simulation(
-    clock: RankClock, fabric: Fabric, compiled: ctypes.CDLL, ended: StepEnds, *, complete: bool
+    clock: RankClock,
+    fabric: Fabric,
+    compiled: ctypes.CDLL,
+    ended: StepEnds,
+    *,
+    complete: bool,
 ) -> Iterator[DeviceMemory]:
     """Install the simulated device, process groups and clocks."""
     import torch
@@ -155,7 +184,11 @@ def _install_simulation(
     count = int(os.environ["LOCAL_WORLD_SIZE"])
     device = cuda.SimulatedCuda(compiled, clock, gpu, count, memory)
     operators = SimulatedOperators(
-        clock, Prices(gpu), host_way(fabric).rate_Bps, device.stream, complete=complete
+        clock,
+        Prices(gpu),
+        host_way(fabric).rate_Bps,
+        device.stream,
+        complete=complete,
     )
     operators.collectives = handler = groups.SimulatedGroups(operators, clock.rank)
     operators.allocated, operators.workspace = memory.add, memory.hold
@@ -167,7 +200,9 @@ def _install_simulation(
         handler.data = data.RealData(operators.known, clock.rank, store)
     groups.install(handler, int(os.environ["WORLD_SIZE"]), store)
     _adapt(torch)
-    hook = import_module("torch.optim.optimizer").register_optimizer_step_post_hook(ended)
+    hook = import_module("torch.optim.optimizer").register_optimizer_step_post_hook(
+        ended
+    )
     real = _virtual_clocks(clock)
     try:
         with operators:
@@ -190,9 +225,15 @@ def _adapt(torch: Any) -> None:
     from torch._subclasses.fake_tensor import FakeTensor
 
     from clusim.programs import eager, flex, triton
-    from clusim.programs.adapted import install_kernels, install_moves, install_saving
+    from clusim.programs.adapted import (
+        install_kernels,
+        install_moves,
+        install_saving,
+    )
 
-    for place in map(import_module, ("torch.utils._foreach_utils", "torch.optim.optimizer")):
+    for place in map(
+        import_module, ("torch.utils._foreach_utils", "torch.optim.optimizer")
+    ):
         listed = getattr(place, "_foreach_supported_types", None)
         if isinstance(listed, list) and FakeTensor not in listed:
             listed.append(FakeTensor)
@@ -218,7 +259,11 @@ def _adapt(torch: Any) -> None:
 
 
 def _spawn(
-    function: Any, args: Sequence[Any] = (), nprocs: int = 1, *_given: Any, **_more: Any
+    function: Any,
+    args: Sequence[Any] = (),
+    nprocs: int = 1,
+    *_given: Any,
+    **_more: Any,
 ) -> None:
     """Replacement for ``torch.multiprocessing.spawn``: a process of this rank, which represents others."""
     import torch
@@ -277,7 +322,9 @@ def _execute(program: TorchProgram) -> None:
         if reason is not None:
             raise reason from None
         frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename in _LAUNCHERS:
+        while (
+            frames is not None and frames.tb_frame.f_code.co_filename in _LAUNCHERS
+        ):
             frames = frames.tb_next
         if frames is not None:
             error.__traceback__ = frames

@@ -33,7 +33,11 @@ _VALUES = {
 }
 """Types of arguments whose values are their forms."""
 
-_FIXED = (torch.Tag.inplace_view, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_FIXED = (
+    torch.Tag.inplace_view,
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+)
 """Operators with these tags have other results for arguments of the same forms."""
 
 
@@ -41,7 +45,9 @@ class _WithoutFormError(Exception):
     """An argument of another type."""
 
 
-def form_of(args: Any, kwargs: Mapping[str, Any]) -> tuple[Form | None, list[torch.Tensor]]:
+def form_of(
+    args: Any, kwargs: Mapping[str, Any]
+) -> tuple[Form | None, list[torch.Tensor]]:
     """Return the form of the arguments of an operator, and their tensors; the form is None for unusual arguments."""
     tensors: list[torch.Tensor] = []
     try:
@@ -110,18 +116,32 @@ class OperatorTraits:
         """Return the properties of an operator."""
         qualified = str(func._schema.name)
         name = qualified.split("::")[-1]
-        results = [r.alias_info for r in func._schema.returns if r.alias_info is not None]
-        arguments = [a.alias_info for a in func._schema.arguments if a.alias_info is not None]
+        results = [
+            r.alias_info for r in func._schema.returns if r.alias_info is not None
+        ]
+        arguments = [
+            a.alias_info for a in func._schema.arguments if a.alias_info is not None
+        ]
         view = any(not info.is_write for info in results)
         writes = any(info.is_write for info in arguments)
-        repeats = not any(tag in func.tags for tag in _FIXED) and name not in ("resize_", "set_")
+        repeats = not any(tag in func.tags for tag in _FIXED) and name not in (
+            "resize_",
+            "set_",
+        )
         # Composite operators may return their argument, or a copy.
         is_composite = func.has_kernel_for_dispatch_key(
             torch._C.DispatchKey.CompositeImplicitAutograd
         )
-        shares = repeats and not writes and not is_composite and (view or name == "_unsafe_view")
+        shares = (
+            repeats
+            and not writes
+            and not is_composite
+            and (view or name == "_unsafe_view")
+        )
         lists = name.startswith("_foreach_") and writes and not func._schema.returns
-        return cls(name, qualified, view, bool(results), writes, repeats, shares, lists)
+        return cls(
+            name, qualified, view, bool(results), writes, repeats, shares, lists
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +155,9 @@ class NewTensor:
 
     def made(self, mode: FakeTensorMode) -> FakeTensor:
         """Return a new tensor."""
-        empty = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        empty = torch.empty_strided(
+            self.shape, self.stride, dtype=self.dtype, device="meta"
+        )
         return FakeTensor(mode, empty, self.device)
 
     @classmethod
@@ -143,14 +165,26 @@ class NewTensor:
         """Return the form of a tensor that fills its storage; None for other results."""
         if not isinstance(tensor, FakeTensor) or tensor.constant is not None:
             return None
-        if tensor.layout is not torch.strided or tensor.dtype.is_complex or tensor.is_neg():
+        if (
+            tensor.layout is not torch.strided
+            or tensor.dtype.is_complex
+            or tensor.is_neg()
+        ):
             return None
         pairs = zip(tensor.shape, tensor.stride(), strict=True)
-        elements = 1 + sum((size - 1) * stride for size, stride in pairs) if tensor.numel() else 0
-        filled = tensor.untyped_storage().nbytes() == elements * tensor.element_size()
+        elements = (
+            1 + sum((size - 1) * stride for size, stride in pairs)
+            if tensor.numel()
+            else 0
+        )
+        filled = (
+            tensor.untyped_storage().nbytes() == elements * tensor.element_size()
+        )
         if not filled or tensor.storage_offset():
             return None
-        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device)
+        return cls(
+            tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +243,18 @@ class DispatchedOperator:
     def written(self) -> list[torch.Tensor]:
         """CUDA tensors among the arguments that it writes."""
         given = self.given
-        arguments = (a for a in self.func._schema.arguments if a.alias_info is not None)
+        arguments = (
+            a for a in self.func._schema.arguments if a.alias_info is not None
+        )
         names = [a.name for a in arguments if a.alias_info.is_write]
         leaves = tree_leaves([given.get(name) for name in names])
         return [leaf for leaf in leaves if isinstance(leaf, FakeTensor)]
 
     def called(self, change: Callable[[Any], Any]) -> Any:
         """Return the result with changed arguments."""
-        return self.func(*tree_map(change, self.args), **tree_map(change, dict(self.kwargs)))
+        return self.func(
+            *tree_map(change, self.args), **tree_map(change, dict(self.kwargs))
+        )
 
     def view_result(self, mode: FakeTensorMode) -> Any:
         """Return the result of an operator that only changes the shape and strides of its argument."""
@@ -231,13 +269,17 @@ class DispatchedOperator:
         """Return this call and its result for repeated ones."""
         numbers = {id(tensor): number for number, tensor in enumerate(self.tensors)}
         twice = self.traits.writes and len(numbers) < len(self.tensors)
-        if twice or any(not isinstance(t, FakeTensor) and t.dim() > 0 for t in self.tensors):
+        if twice or any(
+            not isinstance(t, FakeTensor) and t.dim() > 0 for t in self.tensors
+        ):
             return RepeatedCall()
         several = result is None or isinstance(result, tuple | list)
         used = {tensor.untyped_storage()._cdata for tensor in self.tensors}
         forms: list[NewTensor | int | None] = []
         for part in (result or ()) if several else (result,):
-            form = None if part is None else numbers.get(id(part), NewTensor.of(part))
+            form = (
+                None if part is None else numbers.get(id(part), NewTensor.of(part))
+            )
             if isinstance(form, NewTensor):
                 storage = part.untyped_storage()._cdata
                 if storage in used:
@@ -246,5 +288,11 @@ class DispatchedOperator:
             elif form is None and part is not None:
                 return RepeatedCall()
             forms.append(form)
-        container = (lambda made: None) if result is None else type(result) if several else None
+        container = (
+            (lambda made: None)
+            if result is None
+            else type(result)
+            if several
+            else None
+        )
         return RepeatedCall(tuple(forms), container, launched)

@@ -174,8 +174,24 @@ class ProgramRun(JsonObject):
     """
 
     KEYS = (
-        *("system", "ranks", "rank", "time_us", "step_us", "steps", "calls", "kernels"),
-        *("peak_bytes", "memory_bytes", "synchronised", "placeholders", "unmeasured", "recorded"),
+        *(
+            "system",
+            "ranks",
+            "rank",
+            "time_us",
+            "step_us",
+            "steps",
+            "calls",
+            "kernels",
+        ),
+        *(
+            "peak_bytes",
+            "memory_bytes",
+            "synchronised",
+            "placeholders",
+            "unmeasured",
+            "recorded",
+        ),
         *("others", "symmetry", "placeholders_at", "unused_annotations", "overlaps"),
         "eager_at",
     )
@@ -236,7 +252,11 @@ class ProgramRun(JsonObject):
             ]
         if self.kernels:
             total = sum(k.time_ps for k in self.kernels)
-            listed = [k for at, k in enumerate(self.kernels) if at < MOST_ROWS or not k.measured]
+            listed = [
+                k
+                for at, k in enumerate(self.kernels)
+                if at < MOST_ROWS or not k.measured
+            ]
             kernels = [("operator", "kernels", "time", "share")] + [
                 (
                     k.operator + ("" if k.measured else " *"),
@@ -246,26 +266,46 @@ class ProgramRun(JsonObject):
                 )
                 for k in listed
             ]
-            lines += ["", "kernels", *text_table("  {:<..}  {:>..}  {:>..}  {:>..}", kernels)]
+            lines += [
+                "",
+                "kernels",
+                *text_table("  {:<..}  {:>..}  {:>..}  {:>..}", kernels),
+            ]
             if len(self.kernels) > len(listed):
-                lines.append(f"  {len(self.kernels) - len(listed)} more operators: --json")
+                lines.append(
+                    f"  {len(self.kernels) - len(listed)} more operators: --json"
+                )
         if self.others:
-            representatives = [("rank", "represents", "time", "kernels", "memory", "messages")] + [
+            representatives = [
+                ("rank", "represents", "time", "kernels", "memory", "messages")
+            ] + [
                 (
                     str(r.rank),
                     str(r.represents),
                     format_time(r.time_ps),
                     format_time(r.kernel_ps),
                     format_size(r.peak_bytes),
-                    str(sum(c.count for c in r.calls if c.operation in ("send", "recv"))),
+                    str(
+                        sum(
+                            c.count
+                            for c in r.calls
+                            if c.operation in ("send", "recv")
+                        )
+                    ),
                 )
                 for r in self.others
             ]
-            lines += ["", "other ranks", *text_table("  {:<..}" + "  {:>..}" * 5, representatives)]
+            lines += [
+                "",
+                "other ranks",
+                *text_table("  {:<..}" + "  {:>..}" * 5, representatives),
+            ]
         return "\n".join([*lines, *_notes(self)])
 
 
-def run_of(system: str, of: Sequence[int], results: Mapping[int, RankResult]) -> ProgramRun:
+def run_of(
+    system: str, of: Sequence[int], results: Mapping[int, RankResult]
+) -> ProgramRun:
     """Return the result of a program.
 
     Parameters
@@ -293,9 +333,12 @@ def run_of(system: str, of: Sequence[int], results: Mapping[int, RankResult]) ->
         synchronised=totals.synchronised,
         placeholders=totals.placeholders.total(),
         placeholders_at=[line for line, _ in totals.placeholders.most_common()],
-        unused_annotations=[f"{line}: {name}" for name, line in totals.unused.items()],
+        unused_annotations=[
+            f"{line}: {name}" for name, line in totals.unused.items()
+        ],
         eager_at=totals.eager,
-        unmeasured=sum(totals.unpriced_ps.values()) / max(1, sum(totals.kernel_ps.values())),
+        unmeasured=sum(totals.unpriced_ps.values())
+        / max(1, sum(totals.kernel_ps.values())),
         others=[
             ProgramRank(
                 *(rank, count[rank], r.time_ps, sum(r.totals.kernel_ps.values())),
@@ -326,22 +369,32 @@ def _running(run: ProgramRun) -> str:
 
 
 def _summary(run: ProgramRun) -> list[str]:
-    rows = [] if run.untimed else [("time", f"{format_time(run.time_ps)} of virtual time")]
+    rows = (
+        []
+        if run.untimed
+        else [("time", f"{format_time(run.time_ps)} of virtual time")]
+    )
     file = run.recorded
     if file is not None:
-        what = f"step {file.step}" if file.step else "the program, without optimizer steps,"
+        what = (
+            f"step {file.step}"
+            if file.step
+            else "the program, without optimizer steps,"
+        )
         rows.append(("recorded", f"{what} in {file.path}"))
         who = f"rank {run.rank}, "
         who += (
-            f"one of {1 + len(run.others)}" if run.others else f"which represents all {run.ranks}"
+            f"one of {1 + len(run.others)}"
+            if run.others
+            else f"which represents all {run.ranks}"
         )
-        rows.append(("", f"{file.kernels} kernels and {file.calls} collectives of {who}"))
+        rows.append(
+            ("", f"{file.kernels} kernels and {file.calls} collectives of {who}")
+        )
     step = run.step_ps
     if step is not None:
         count = len(run.steps)
-        median_text = (
-            f", median of {count - 1} after the first, {format_time(run.steps[0].time_ps)}"
-        )
+        median_text = f", median of {count - 1} after the first, {format_time(run.steps[0].time_ps)}"
         rows.append(("step", format_time(step) + (median_text if count > 1 else "")))
     if run.eager_at:
         rows.append(("", "eager: torch.compile is not simulated"))
@@ -361,7 +414,11 @@ def _comparison_row(run: ProgramRun) -> list[tuple[str, str]]:
     if proof is None or not proof.equal:
         return []
     what = (
-        f"first {proof.steps} steps" if proof.steps > 1 else "first step" if proof.steps else "run"
+        f"first {proof.steps} steps"
+        if proof.steps > 1
+        else "first step"
+        if proof.steps
+        else "run"
     )
     ranks = ", ".join(map(str, proof.equal))
     earlier = "; cached" if proof.cached else ""
@@ -409,12 +466,16 @@ def _notes(run: ProgramRun) -> list[str]:
         )
         notes += [f"  {k.operator}: {k.where}" for k in run.kernels if k.where]
     if run.eager_at:
-        notes.append("torch.compile runs eagerly: kernels and launches are those of eager PyTorch")
+        notes.append(
+            "torch.compile runs eagerly: kernels and launches are those of eager PyTorch"
+        )
         notes += [f"  {line}" for line in run.eager_at[:MOST_LINES] if line]
     if run.unused_annotations:
         notes.append("annotations without effect: these operators were not called")
         notes += [f"  {text}" for text in run.unused_annotations]
     notes += [] if run.untimed else run.overlaps
     if run.untimed:
-        notes.append("collectives are not simulated; `clusim replay` simulates the recorded step")
+        notes.append(
+            "collectives are not simulated; `clusim replay` simulates the recorded step"
+        )
     return ["", "notes", *(f"  {note}" for note in notes)] if notes else []

@@ -26,7 +26,9 @@ class Starter:
         self._connection, other = Pipe()
         words = [sys.executable, "-m", "clusim.programs.rank", str(other.fileno())]
         environment = os.environ | {"LOCAL_WORLD_SIZE": str(local)}
-        self._process = subprocess.Popen(words, env=environment, pass_fds=[other.fileno()])
+        self._process = subprocess.Popen(
+            words, env=environment, pass_fds=[other.fileno()]
+        )
         other.close()
         self._running: set[int] = set()
 

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clusim.base.match import MatchCounts, MatchedEnd, by_number, by_pair
-from clusim.formats.recordings.model import ABSENT, Event, Group, Recording, messages_of
+from clusim.formats.recordings.model import (
+    ABSENT,
+    Event,
+    Group,
+    Recording,
+    messages_of,
+)
 from clusim.programs.clock import HOST, Totals
 
 UNEVEN_LAUNCH = 1 << 40
@@ -56,24 +62,32 @@ def recording_of(records: Mapping[int, RankRecord], of: Sequence[int]) -> Record
         start = len(result.events)
         skew_ps = record.began_ps - first_ps
         if skew_ps:
-            result.events.append(Event("delay", rank, HOST, "begin", duration_ps=skew_ps))
+            result.events.append(
+                Event("delay", rank, HOST, "begin", duration_ps=skew_ps)
+            )
         firsts: list[int] = []
         for number, event in enumerate(record.events):
             firsts.append(len(result.events))
-            deps = tuple(part for d in event.deps for part in range(firsts[d], firsts[d + 1])) or (
-                (start,) if skew_ps else ()
-            )
+            deps = tuple(
+                part for d in event.deps for part in range(firsts[d], firsts[d + 1])
+            ) or ((start,) if skew_ps else ())
             group = numbers[event.group] if event.group >= 0 else ABSENT
             placed = replace(event, deps=deps, group=group)
             splits = record.splits.get(number, ())
-            every = splits and records.keys() >= set(record.groups[event.group].ranks)
+            every = splits and records.keys() >= set(
+                record.groups[event.group].ranks
+            )
             if not every:
                 result.events.append(placed)
                 continue
             position = result.groups[group].ranks.index(rank)
             result.events += messages_of(
-                replace(placed, bunch=UNEVEN_LAUNCH + event.sequence), position, splits
-            ) or [Event("delay", rank, event.stream, event.name, deps, duration_ps=0)]
+                replace(placed, bunch=UNEVEN_LAUNCH + event.sequence),
+                position,
+                splits,
+            ) or [
+                Event("delay", rank, event.stream, event.name, deps, duration_ps=0)
+            ]
     if len(records) > 1:
         _complete(result, set(records))
     return result
@@ -81,17 +95,28 @@ def recording_of(records: Mapping[int, RankRecord], of: Sequence[int]) -> Record
 
 def _complete(recording: Recording, running: set[int]) -> None:
     """Replace calls that are not in the step of all their running ranks by operations without time."""
-    ends = {n: _end_of(recording, e) for n, e in enumerate(recording.events) if e.group >= 0}
+    ends = {
+        n: _end_of(recording, e)
+        for n, e in enumerate(recording.events)
+        if e.group >= 0
+    }
     counts = MatchCounts()
     for end in ends.values():
         counts.add(end)
     present = [running.intersection(group.ranks) for group in recording.groups]
     for number, end in ends.items():
         event = recording.events[number]
-        needed = present[event.group] if event.kind == "collective" else ("send", "recv")
+        needed = (
+            present[event.group] if event.kind == "collective" else ("send", "recv")
+        )
         if counts.lone(end.key, needed):
             recording.events[number] = Event(
-                "delay", event.rank, event.stream, event.name, event.deps, duration_ps=0
+                "delay",
+                event.rank,
+                event.stream,
+                event.name,
+                event.deps,
+                duration_ps=0,
             )
 
 
@@ -99,4 +124,6 @@ def _end_of(recording: Recording, event: Event) -> MatchedEnd:
     if event.kind == "collective":
         return by_number(event.group, event.sequence, event.rank)
     position = recording.groups[event.group].ranks.index(event.rank)
-    return by_pair((event.group, event.sequence), event.kind, position, event.peer, event.tag)
+    return by_pair(
+        (event.group, event.sequence), event.kind, position, event.peer, event.tag
+    )

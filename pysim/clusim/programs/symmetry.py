@@ -217,11 +217,17 @@ class RankComparison:
         trail = self._trails.get(representative, _Trail())
         while own.equal < len(own.requests):
             if own.equal >= len(trail.requests):
-                return self._differs(rank, len(trail.operations)) if self._is_over(rank) else None
+                return (
+                    self._differs(rank, len(trail.operations))
+                    if self._is_over(rank)
+                    else None
+                )
             mine, other = own.requests[own.equal], trail.requests[own.equal]
             at = own.requests[own.equal - 1].position if own.equal else 0
             end = min(mine.position, other.position)
-            pairs = zip(own.operations[at:end], trail.operations[at:end], strict=True)
+            pairs = zip(
+                own.operations[at:end], trail.operations[at:end], strict=True
+            )
             first = next((n for n, (a, b) in enumerate(pairs, at) if a != b), end)
             if first < max(mine.position, other.position):
                 return self._differs(rank, first)
@@ -244,14 +250,22 @@ class RankComparison:
         representative = self.job.of[rank]
         trail = self._trails.get(representative, _Trail())
         is_done = bool(trail.requests) and trail.requests[-1].kind == "done"
-        return is_done or representative in self.job.ended or trail.steps >= COMPARED_STEPS
+        return (
+            is_done
+            or representative in self.job.ended
+            or trail.steps >= COMPARED_STEPS
+        )
 
     def values(self, rank: int, number: int) -> RankReply | None:
         """Return the reply to a request for values of a compared rank; None before the call is complete."""
         call, representative = self._trails[rank].calls[number], self.job.of[rank]
         trail = self._trails.get(representative, _Trail())
         if number >= len(trail.calls):
-            return self._differs(rank, len(trail.operations)) if self._is_over(rank) else None
+            return (
+                self._differs(rank, len(trail.operations))
+                if self._is_over(rank)
+                else None
+            )
         other = trail.calls[number]
         assert call.call is not None
         assert other.call is not None
@@ -259,7 +273,9 @@ class RankComparison:
         if values is None:
             return None
         moved = zip(call.call.ranks, other.call.ranks, strict=False)
-        sent = {r: values.sent[theirs] for r, theirs in moved if theirs in values.sent}
+        sent = {
+            r: values.sent[theirs] for r, theirs in moved if theirs in values.sent
+        }
         if call.call.peer < 0:
             sent[rank] = call.sent
         return RankReply(values._replace(sent=sent))
@@ -308,7 +324,9 @@ class RankComparison:
                 _operation(trail, sys.maxsize if in_request else at, own.equal)
                 for trail in (own, other)
             ]
-            self.differences.append(RankDifference(rank, self.job.of[rank], at, *words))
+            self.differences.append(
+                RankDifference(rank, self.job.of[rank], at, *words)
+            )
         return RankReply(over=True)
 
 
@@ -320,7 +338,9 @@ def _operation(trail: _Trail, at: int, request: int) -> str:
     request_of = trail.requests[request] if request < len(trail.requests) else None
     if request_of is not None and request_of.call is not None:
         call = request_of.call
-        ranks = ", ".join(map(str, call.ranks[:4])) + (", ..." if len(call.ranks) > 4 else "")
+        ranks = ", ".join(map(str, call.ranks[:4])) + (
+            ", ..." if len(call.ranks) > 4 else ""
+        )
         words = f"{call.operation} of {call.bytes} bytes on ranks {ranks}"
         return words + (f" ({call.where})" if call.where else "")
     ends_step = request_of is not None and request_of.kind == "step"
@@ -330,7 +350,9 @@ def _operation(trail: _Trail, at: int, request: int) -> str:
 def _words(event: Event) -> str:
     """Return a description of an operation."""
     if event.operator is not None:
-        shapes = ", ".join("x".join(map(str, s.sizes)) or "1" for s in event.operator.inputs)
+        shapes = ", ".join(
+            "x".join(map(str, s.sizes)) or "1" for s in event.operator.inputs
+        )
         return f"{event.name} of {shapes or 'no tensors'}"
     if event.group >= 0:
         return f"{event.name} of {event.bytes} bytes"

@@ -48,7 +48,12 @@ class ProgramTimes:
     """
 
     def __init__(
-        self, request: ReplayRequest, num_ranks: int, per_node: int, *, untimed: bool = False
+        self,
+        request: ReplayRequest,
+        num_ranks: int,
+        per_node: int,
+        *,
+        untimed: bool = False,
     ) -> None:
         assert request.topology is not None
         setup = request.setup(request.topology, request.version, request.env)
@@ -56,7 +61,13 @@ class ProgramTimes:
         self.machine = replace(representative(job, request, setup), size=per_node)
         self.num_ranks, self.untimed = num_ranks, untimed
         self.sms, self.is_apart = self.machine.sms, False
-        options = request.nodes, request.env, request.version, str(request.faults), per_node
+        options = (
+            request.nodes,
+            request.env,
+            request.version,
+            str(request.faults),
+            per_node,
+        )
         self.identity = (*setup.identity, *options)
         self.nodes = -(-num_ranks // per_node)
         self._times = Times(QUICK, shared_answers())
@@ -65,7 +76,12 @@ class ProgramTimes:
         self._held: dict[CallBundle, int] = {}
 
     def bundle(
-        self, work: CallWork | LaunchWork, ranks: tuple[int, ...], groups: RankGroups, *, sole: bool
+        self,
+        work: CallWork | LaunchWork,
+        ranks: tuple[int, ...],
+        groups: RankGroups,
+        *,
+        sole: bool,
     ) -> CallBundle:
         """Return a call of ranks with the calls of all represented groups.
 
@@ -80,7 +96,9 @@ class ProgramTimes:
             return CallBundle(groups, work, 1)
         fewer = None
         if self.num_ranks > (MOST_RANKS if sole else MOST_PLACED):
-            fewer = self._representatives(ranks) if isinstance(work, CallWork) else None
+            fewer = (
+                self._representatives(ranks) if isinstance(work, CallWork) else None
+            )
         if fewer is None or not isinstance(work, CallWork):
             return self._place(work, groups, self.nodes)
         time_ps, channels = self._time_alone(work, ranks)
@@ -151,7 +169,11 @@ class ProgramTimes:
     def is_shared(self, one: CallBundle, other: CallBundle) -> bool:
         """Return True if two bundles share wires."""
         joint = self._system(one)
-        return joint is not None and joint is self._system(other) and joint.is_shared(one, other)
+        return (
+            joint is not None
+            and joint is self._system(other)
+            and joint.is_shared(one, other)
+        )
 
     def ends_ps(self, island: Sequence[BundleStart]) -> Sequence[int] | None:
         """Return the ends of an island's bundles [ps]; None if it is timed by rates."""

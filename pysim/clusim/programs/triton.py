@@ -55,14 +55,18 @@ class TritonKernel:
 
     def __call__(self, *_given: Any, **_more: Any) -> Any:
         """Raise `InputError`."""
-        raise InputError(f"{self.__name__}: kernels of Triton do not run; {AS_OPERATOR}")
+        raise InputError(
+            f"{self.__name__}: kernels of Triton do not run; {AS_OPERATOR}"
+        )
 
     run = warmup = __call__
 
 
 def _name(qualified: str) -> Any:
     """Return a name of the package."""
-    return _Named(qualified.rpartition(".")[2], (TritonName,), {"__qualname__": qualified})
+    return _Named(
+        qualified.rpartition(".")[2], (TritonName,), {"__qualname__": qualified}
+    )
 
 
 class _TritonModule(ModuleType):
@@ -87,7 +91,10 @@ class _TritonFinder(MetaPathFinder, Loader):
     """Finds the package and its modules."""
 
     def find_spec(
-        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+        self,
+        name: str,
+        _path: Sequence[str] | None = None,
+        _target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         if name.partition(".")[0] != "triton":
             return None
@@ -108,6 +115,10 @@ def install() -> None:
         return
     from torch.utils import _triton
 
-    for test in (_triton.has_triton_package, _triton.has_triton, _triton.get_triton_version):
+    for test in (
+        _triton.has_triton_package,
+        _triton.has_triton,
+        _triton.get_triton_version,
+    ):
         test()
     sys.meta_path.append(_TritonFinder())

@@ -34,7 +34,9 @@ def encode_tensors(values: Sequence[torch.Tensor]) -> list[tuple[str, bytes]]:
     result = []
     for value in values:
         flat = value.detach().contiguous()
-        data = ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.numel() else b""
+        data = (
+            ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.numel() else b""
+        )
         result.append((str(flat.dtype).removeprefix("torch."), data))
     return result
 
@@ -62,7 +64,9 @@ def results_of(
     """
     unknown: list[torch.Tensor | None] = [None] * num_written
     operation, kind = call.operation, OPERATIONS[call.operation]
-    if operation in ("send", "recv") or (kind.rooted and not kind.reduces and kind.blocks != "out"):
+    if operation in ("send", "recv") or (
+        kind.rooted and not kind.reduces and kind.blocks != "out"
+    ):
         root = parts[call.root] if 0 <= call.root < len(parts) else None
         if root is None or not root[0]:
             return unknown
@@ -76,11 +80,17 @@ def results_of(
         return [_reduce(call, present, at, num_written) for at in range(num_written)]
     if operation == "alltoall":
         pieces = [_pieces(part, len(parts))[call.own] for part in present]
-        return list(pieces) if num_written > 1 or len(parts) == 1 else [torch.cat(pieces)]
+        return (
+            list(pieces)
+            if num_written > 1 or len(parts) == 1
+            else [torch.cat(pieces)]
+        )
     return _gather(present, call.num_sent, num_written)
 
 
-def _gather(parts: Sequence[Known], num_sent: int, num_written: int) -> list[torch.Tensor | None]:
+def _gather(
+    parts: Sequence[Known], num_sent: int, num_written: int
+) -> list[torch.Tensor | None]:
     """Return gathered values: each tensor of all ranks, separate or joined."""
     columns = [[part[0][at] for part in parts] for at in range(max(1, num_sent))]
     if num_written == len(columns) * len(parts):
@@ -101,7 +111,9 @@ def _pieces(part: Known, size: int) -> Sequence[torch.Tensor]:
     return list(torch.split(flat, [row * count for count in splits]))
 
 
-def _reduce(call: MovedCall, parts: Sequence[Known], at: int, written: int) -> torch.Tensor | None:
+def _reduce(
+    call: MovedCall, parts: Sequence[Known], at: int, written: int
+) -> torch.Tensor | None:
     """Return a reduced tensor: of complete tensors, or of this rank's part."""
     size = len(parts)
     lists = call.num_sent == written * size and size > 1
@@ -109,7 +121,11 @@ def _reduce(call: MovedCall, parts: Sequence[Known], at: int, written: int) -> t
     def share(part: Known) -> torch.Tensor:
         if call.operation != "reduce_scatter":
             return part[0][at]
-        return part[0][at * size + call.own] if lists else part[0][at].chunk(size)[call.own]
+        return (
+            part[0][at * size + call.own]
+            if lists
+            else part[0][at].chunk(size)[call.own]
+        )
 
     # Ranks with equal values have one part in common.
     counts = Counter(map(id, parts))
@@ -120,4 +136,6 @@ def _reduce(call: MovedCall, parts: Sequence[Known], at: int, written: int) -> t
         return total if call.redop == "sum" else (total / size).to(total.dtype)
     if call.redop == "prod":
         return reduce(torch.mul, (value**count for value, count in weighted))
-    return reduce(torch.maximum if call.redop == "max" else torch.minimum, distinct.values())
+    return reduce(
+        torch.maximum if call.redop == "max" else torch.minimum, distinct.values()
+    )

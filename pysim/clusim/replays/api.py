@@ -10,7 +10,14 @@ from pathlib import Path
 
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import ROOTED
-from clusim.formats.recordings.kinds import KINDS, LOGS, PLANS, all_kinds, kind_of, reader
+from clusim.formats.recordings.kinds import (
+    KINDS,
+    LOGS,
+    PLANS,
+    all_kinds,
+    kind_of,
+    reader,
+)
 from clusim.formats.recordings.model import Recording
 from clusim.jobs.peers import split_of
 from clusim.nccltests.jobs import PerfKernel
@@ -29,11 +36,16 @@ from clusim.topology import Fabric
 
 
 def _represented_job(
-    recording: Recording, request: ReplayRequest, topology: str | Path | Fabric, watch: Watch
+    recording: Recording,
+    request: ReplayRequest,
+    topology: str | Path | Fabric,
+    watch: Watch,
 ) -> RepresentedJob:
     """Return a job of identical ranks on a system."""
     setup = request.setup(topology, request.version, request.env)
-    return RepresentedJob(recording, representative(recording, request, setup), watch)
+    return RepresentedJob(
+        recording, representative(recording, request, setup), watch
+    )
 
 
 def replay_alike(
@@ -72,7 +84,10 @@ def replay_alike(
         result.unfinished = Unfinished(watch.words, job.share, played.least_ps)
     elif request.other is not None:
         moved = _represented_job(recording, request, request.other, watch)
-        result.other, result.other_total_ps = moved.machine.setup.name, moved.play().time_ps
+        result.other, result.other_total_ps = (
+            moved.machine.setup.name,
+            moved.play().time_ps,
+        )
         comparison = moved.kernels
         if moved.share is not None:
             why = f"{watch.words}, reached on {result.other}"
@@ -81,7 +96,9 @@ def replay_alike(
     _fill(result, recording, job.kernels, comparison)
     for comm in result.communicators:
         comm.machines = split_of(recording.groups[comm.number].ranks, first.size)[0]
-    result.compute_ps = sum(first.compute_ps(e) for e in recording.events if e.kind == "compute")
+    result.compute_ps = sum(
+        first.compute_ps(e) for e in recording.events if e.kind == "compute"
+    )
     result.judged = provable_job(job, played.time_ps, confirm=options.confirm)
     return result
 
@@ -94,14 +111,18 @@ def _fill(
 ) -> None:
     """Add the distinct calls and the communicators to the result."""
     counts = Counter(
-        (e.group, e.operation, e.bytes) for e in recording.events if e.kind == "collective"
+        (e.group, e.operation, e.bytes)
+        for e in recording.events
+        if e.kind == "collective"
     )
     comms: dict[int, CommResult] = {}
     for (group, operation, size), kernel in times.items():
         count = counts[group, operation, size]
         ranks = recording.groups[group].ranks
         other_kernel = others.get((group, operation, size))
-        other = None if other_kernel is None else Other.of(other_kernel, kernel.time_ps)
+        other = (
+            None if other_kernel is None else Other.of(other_kernel, kernel.time_ps)
+        )
         rooted = "as in a sequence of calls" if operation in ROOTED else ""
         result.calls.append(
             CallResult(
@@ -125,12 +146,16 @@ def _fill(
         comm.time_ps += kernel.time_ps * count
         comm.other_ps += 0 if other_kernel is None else other_kernel.time_ps * count
         result.total_calls += count * (recording.num_ranks // len(ranks))
-    result.calls.sort(key=lambda call: (call.communicator, call.operation, call.bytes))
+    result.calls.sort(
+        key=lambda call: (call.communicator, call.operation, call.bytes)
+    )
     result.communicators = [comms[number] for number in sorted(comms)]
 
 
 def replay(
-    request: ReplayRequest, options: RunOptions = RunOptions(), counted: Counted | None = None
+    request: ReplayRequest,
+    options: RunOptions = RunOptions(),
+    counted: Counted | None = None,
 ) -> Replay:
     """Replay a recording.
 
@@ -144,7 +169,9 @@ def replay(
     first = request.files[0]
     kind = request.kind.replace("_", "-") or kind_of(first)
     if kind in LOGS:
-        result = replay_log(replace(request, gap=request.gap or "none"), options, counted)
+        result = replay_log(
+            replace(request, gap=request.gap or "none"), options, counted
+        )
         return gate(result, request)
     if kind in PLANS:
         raise InputError(
@@ -152,7 +179,9 @@ def replay(
         )
     if kind not in KINDS and kind not in all_kinds():
         kinds = ", ".join(sorted({*LOGS, *all_kinds()}))
-        raise InputError(f"{first}: kind {kind!r} cannot be replayed; it is one of {kinds}")
+        raise InputError(
+            f"{first}: kind {kind!r} cannot be replayed; it is one of {kinds}"
+        )
     read = reader(kind, first)
     files = list(request.files) if len(request.files) > 1 else first
     recording = read(files, **_reader_options(read, request))

@@ -60,7 +60,12 @@ class JobCalls:
     def verdict(self, times: Sequence[Timed], job_ps: int) -> Verdict:
         """Return the time breakdown of the job with other times of its calls, and of the job [ps]."""
         rows = [
-            replace(row, kernel_ps=one.kernel_ps, time_ps=one.time_ps, verdict=one.verdict)
+            replace(
+                row,
+                kernel_ps=one.kernel_ps,
+                time_ps=one.time_ps,
+                verdict=one.verdict,
+            )
             for row, one in zip(self.rows, times, strict=True)
         ]
         return calls_verdict(rows, job_ps)
@@ -80,7 +85,9 @@ class JobCalls:
                     continue
                 estimates[remedy.words] += remedy.estimate_ps * row.count
                 limits[remedy.words] += (remedy.most_ps - row.time_ps) * row.count
-                changes[remedy.words] = _merge_changes(changes.get(remedy.words), remedy.change)
+                changes[remedy.words] = _merge_changes(
+                    changes.get(remedy.words), remedy.change
+                )
                 for key in remedy.keys:
                     keys[remedy.words][key] += remedy.estimate_ps * row.count
         between = [(row.time_ps - row.kernel_ps) * row.count for row in self.rows]
@@ -96,7 +103,9 @@ class JobCalls:
             )
             for words, change in changes.items()
         ]
-        return sorted(remedies, key=lambda one: (-one.estimate_ps, -one.most_ps, one.words))
+        return sorted(
+            remedies, key=lambda one: (-one.estimate_ps, -one.most_ps, one.words)
+        )
 
     def prove(self, *, confirm: bool | None) -> Verdict:
         """Return the verdict on the job, with the saving of each simulated change.
@@ -118,7 +127,9 @@ class JobCalls:
             )
 
         rule = ProofRule(budget, every=bool(confirm))
-        return proven(self.verdict(self.times, self.job_ps), self.remedies(), trial, rule)
+        return proven(
+            self.verdict(self.times, self.job_ps), self.remedies(), trial, rule
+        )
 
 
 def _merge_changes(before: Any | None, change: Any) -> Any:

@@ -25,10 +25,14 @@ def with_logged(members: Members, log: Log, logged: LoggedCommunicator) -> Membe
     rings = _whole_rings(log.rings(logged), len(position))
     trees = _whole_trees(log.trees_of(logged), len(position))
     if not rings and not trees:
-        return Members(comm, position, "no complete ring or tree in the log: re-planned")
+        return Members(
+            comm, position, "no complete ring or tree in the log: re-planned"
+        )
     counts = channels_of(log.members(logged))
     number = min(max(len(rings), len(trees), counts.get("coll", 0)), 64)
-    adapters = _Adapters(log, logged, comm, position) if comm.group.num_nodes > 1 else None
+    adapters = (
+        _Adapters(log, logged, comm, position) if comm.group.num_nodes > 1 else None
+    )
     planned = comm.channels
     channels = []
     for c in range(number):
@@ -38,8 +42,12 @@ def with_logged(members: Members, log: Log, logged: LoggedCommunicator) -> Membe
             at = order.index(position.index(0))
             order = [*order[at:], *order[:at]]
             ring = tuple(position[rank] for rank in order)
-            result = adapters.of(c % len(rings), order) if adapters is not None else ()
-            base = replace(base, ring=ring, ring_adapters=result or base.ring_adapters)
+            result = (
+                adapters.of(c % len(rings), order) if adapters is not None else ()
+            )
+            base = replace(
+                base, ring=ring, ring_adapters=result or base.ring_adapters
+            )
         if trees:
             base = _with_tree(base, trees[c % len(trees)], position)
         channels.append(base)
@@ -54,8 +62,13 @@ def with_logged(members: Members, log: Log, logged: LoggedCommunicator) -> Membe
         p2p_per_peer=counts.get("p2p per peer", 0) or comm.p2p_per_peer,
     )
     made.__dict__["channels"] = channels
-    words = [f"{len(rings)} rings" if rings else "", f"{len(trees)} trees" if trees else ""]
-    return Members(made, position, f"{' and '.join(w for w in words if w)} of the log")
+    words = [
+        f"{len(rings)} rings" if rings else "",
+        f"{len(trees)} trees" if trees else "",
+    ]
+    return Members(
+        made, position, f"{' and '.join(w for w in words if w)} of the log"
+    )
 
 
 def _halves_equal(channels: Sequence[Channel]) -> bool:
@@ -65,7 +78,11 @@ def _halves_equal(channels: Sequence[Channel]) -> bool:
 
 def _whole_rings(rings: dict[int, list[int]], count: int) -> list[list[int]]:
     """Return the complete rings (every rank once), ordered by channel."""
-    return [order for _, order in sorted(rings.items()) if sorted(order) == list(range(count))]
+    return [
+        order
+        for _, order in sorted(rings.items())
+        if sorted(order) == list(range(count))
+    ]
 
 
 def _whole_trees(trees: dict[int, Tree], count: int) -> list[tuple[int, ...]]:
@@ -74,7 +91,11 @@ def _whole_trees(trees: dict[int, Tree], count: int) -> list[tuple[int, ...]]:
     for _, tree in sorted(trees.items()):
         parent = [NONE] * count
         for rank, (up, children) in tree.items():
-            if not (0 <= rank < count and up < count and all(0 <= c < count for c in children)):
+            if not (
+                0 <= rank < count
+                and up < count
+                and all(0 <= c < count for c in children)
+            ):
                 break
             if up != NONE:
                 parent[rank] = up
@@ -98,21 +119,29 @@ def _is_tree(parent: Sequence[int]) -> bool:
     return True
 
 
-def _with_tree(base: Channel, parent: tuple[int, ...], position: tuple[int, ...]) -> Channel:
+def _with_tree(
+    base: Channel, parent: tuple[int, ...], position: tuple[int, ...]
+) -> Channel:
     parents = [NONE] * len(parent)
     children: list[list[int]] = [[] for _ in parent]
     for rank, up in enumerate(parent):
         if up != NONE:
             parents[position[rank]] = position[up]
             children[position[up]].append(position[rank])
-    return replace(base, parent=tuple(parents), children=tuple(tuple(c) for c in children))
+    return replace(
+        base, parent=tuple(parents), children=tuple(tuple(c) for c in children)
+    )
 
 
 class _Adapters:
     """NICs in the connections of a log, by channel and pair of ranks."""
 
     def __init__(
-        self, log: Log, logged: LoggedCommunicator, comm: Communicator, position: tuple[int, ...]
+        self,
+        log: Log,
+        logged: LoggedCommunicator,
+        comm: Communicator,
+        position: tuple[int, ...],
     ) -> None:
         self._comm = comm
         self._position = position
@@ -120,7 +149,9 @@ class _Adapters:
         columns = log.connections
         names = ("member", "channel", "source", "target", "route", "side")
         handles = set(logged.handles)
-        for member, *where, route, side in zip(*(columns[n].tolist() for n in names), strict=True):
+        for member, *where, route, side in zip(
+            *(columns[n].tolist() for n in names), strict=True
+        ):
             nic = log.facts.routes[route].nic
             if member in handles and nic >= 0 and side:
                 self._known[where[0], where[1], where[2], side] = nic

@@ -48,10 +48,17 @@ def _release(recording: Recording, request: ReplayRequest) -> tuple[str, list[st
     return str(LATEST), [note]
 
 
-def _distinct_calls(recording: Recording) -> list[tuple[tuple[int, ...], str, int, str]]:
+def _distinct_calls(
+    recording: Recording,
+) -> list[tuple[tuple[int, ...], str, int, str]]:
     """Return the ranks, operation, bytes and type of the recording's collectives, each once."""
     calls = (
-        (tuple(recording.groups[event.group].ranks), event.operation, event.bytes, event.dtype)
+        (
+            tuple(recording.groups[event.group].ranks),
+            event.operation,
+            event.bytes,
+            event.dtype,
+        )
         for event in recording.events
         if event.kind == "collective"
     )
@@ -119,20 +126,36 @@ def replay_recording(
         judged=result,
         unfinished=result.unfinished,
     )
-    results.notes = [*recording.assumed, *placed.notes, *_notes(placed.fabric, request)]
-    results.notes += [*assumed, *placed.idle_notes(dict(request.env), _distinct_calls(recording))]
-    results.notes += [f"{count} x {note}" for note, count in translation.notes.items()]
+    results.notes = [
+        *recording.assumed,
+        *placed.notes,
+        *_notes(placed.fabric, request),
+    ]
+    results.notes += [
+        *assumed,
+        *placed.idle_notes(dict(request.env), _distinct_calls(recording)),
+    ]
+    results.notes += [
+        f"{count} x {note}" for note, count in translation.notes.items()
+    ]
     spans = _spans(recording, translation, result, recorded=recorded)
     comparison: dict[Key, list[_Span]] = {}
     if request.other is not None and result.unfinished is None:
         second = _on(request.setup(request.other, version, request.env), recording)
         try:
             untraced = replace(options, trace_out=None)
-            moved, outcome = _run(recording, request, untraced, second, recorded=False)
+            moved, outcome = _run(
+                recording, request, untraced, second, recorded=False
+            )
             if outcome.unfinished is not None:
-                raise outcome.unfinished.limit_error(f"the replay on {second.placed.fabric.name}")
+                raise outcome.unfinished.limit_error(
+                    f"the replay on {second.placed.fabric.name}"
+                )
             comparison = _spans(recording, moved, outcome, recorded=False)
-            results.other, results.other_total_ps = second.placed.fabric.name, outcome.time_ps
+            results.other, results.other_total_ps = (
+                second.placed.fabric.name,
+                outcome.time_ps,
+            )
             results.notes += second.placed.notes
         except TimeLimitReached:
             why = f"{options.watch.words}, reached on {second.placed.fabric.name}"
@@ -140,13 +163,19 @@ def replay_recording(
     _fill(results, recording, spans, comparison, placed)
     if any(event.kind == "compute" for event in recording.events):
         results.compute_ps = _compute(recording, translation, result)
-    results.notes.append("one run of all calls: kernel times, without launch overhead")
+    results.notes.append(
+        "one run of all calls: kernel times, without launch overhead"
+    )
     if result.provenance.error_bound != 0:
         results.notes.append(f"granularity: {result.provenance.granularity_note}")
     numbers = {number for unit in translation.units for number in unit.operations}
-    results.recorded_ps = _recorded_ps([recording.events[number] for number in sorted(numbers)])
+    results.recorded_ps = _recorded_ps(
+        [recording.events[number] for number in sorted(numbers)]
+    )
     busy = result.wires.counters["busy_ps"].tolist()
-    top = sorted(zip(result.wires.names, busy, strict=True), key=lambda row: -row[1])[:5]
+    top = sorted(
+        zip(result.wires.names, busy, strict=True), key=lambda row: -row[1]
+    )[:5]
     results.wires = [(name, ps / max(1, result.time_ps)) for name, ps in top if ps]
     return results
 
@@ -161,10 +190,18 @@ def _run(
 ) -> tuple[Translation, Result]:
     """Convert a recording to a schedule for the system and run it."""
     setup = where.placed.setup
-    emitter = NcclEmitter(setup.known, where.placed.rank, where.nccl, recorded=recorded)
-    translation = to_schedule(job_of(recording), emitter, gap=request.gap, most=request.calls)
-    job_request = ScheduleRequest(setup, translation.schedule, granularity=request.granularity)
-    return translation, run_job(job_with(job_request, options, request.faster), options)
+    emitter = NcclEmitter(
+        setup.known, where.placed.rank, where.nccl, recorded=recorded
+    )
+    translation = to_schedule(
+        job_of(recording), emitter, gap=request.gap, most=request.calls
+    )
+    job_request = ScheduleRequest(
+        setup, translation.schedule, granularity=request.granularity
+    )
+    return translation, run_job(
+        job_with(job_request, options, request.faster), options
+    )
 
 
 def _on(setup: Setup, recording: Recording) -> KnownMachine:
@@ -178,11 +215,16 @@ def _on(setup: Setup, recording: Recording) -> KnownMachine:
             devices.append(used[host])
             used[host] += 1
     else:
-        size = max(1, min((len(machine) for machine in machines_of(setup.fabric)), default=1))
+        size = max(
+            1,
+            min((len(machine) for machine in machines_of(setup.fabric)), default=1),
+        )
         hosts = [f"machine {rank // size}" for rank in range(count)]
         devices = [rank % size for rank in range(count)]
     placed = place(setup, hosts, devices)
-    return KnownMachine(placed, placed.setup.communicators(), [f"{setup.name}: as given"])
+    return KnownMachine(
+        placed, placed.setup.communicators(), [f"{setup.name}: as given"]
+    )
 
 
 @dataclass(slots=True)
@@ -214,13 +256,20 @@ def _spans(
         if event.kind != "collective":
             kind = "puts" if event.algorithm == "put" else "messages"
             key = (event.group, kind, _most_moved(recording, unit), "uint8")
-        calls = [schedule.tasks[t].call for t in tasks if schedule.tasks[t].call != ABSENT]
+        calls = [
+            schedule.tasks[t].call for t in tasks if schedule.tasks[t].call != ABSENT
+        ]
         if not calls:
             continue  # calls without data do not have a program
         call = schedule.calls[calls[0]]
-        names = _name_of(call.algorithm, find_algorithm), _name_of(call.protocol, find_protocol)
+        names = (
+            _name_of(call.algorithm, find_algorithm),
+            _name_of(call.protocol, find_protocol),
+        )
         put = event.algorithm == "put"
-        duration = max(int(end[t]) for t in tasks) - max(int(start[t]) for t in tasks)
+        duration = max(int(end[t]) for t in tasks) - max(
+            int(start[t]) for t in tasks
+        )
         span = _Span(
             max(1, duration),
             _recorded_span(recording, unit),
@@ -258,13 +307,21 @@ def _recorded_span(recording: Recording, unit: WrittenUnit) -> float | None:
 
     For rooted collectives it is the time from the last start to the last end, since a root that only sends ends early.
     """
-    events = [recording.events[n] for n in unit.operations if recording.events[n].duration_ps > 0]
+    events = [
+        recording.events[n]
+        for n in unit.operations
+        if recording.events[n].duration_ps > 0
+    ]
     if not events:
         return None
     durations = [event.duration_ps for event in events]
-    if events[0].operation not in ROOTED or any(event.start_ps == ABSENT for event in events):
+    if events[0].operation not in ROOTED or any(
+        event.start_ps == ABSENT for event in events
+    ):
         return min(durations) / 1e6
-    last = max(e.start_ps + e.duration_ps for e in events) - max(e.start_ps for e in events)
+    last = max(e.start_ps + e.duration_ps for e in events) - max(
+        e.start_ps for e in events
+    )
     return min(max(last, min(durations)), max(durations)) / 1e6
 
 
@@ -279,7 +336,11 @@ def _fill(
     arrays = arrays_of(placed.fabric)
     for key, rows in spans.items():
         group, operation, size, dtype = key
-        ranks = recording.groups[group].ranks if group >= 0 else tuple(range(recording.num_ranks))
+        ranks = (
+            recording.groups[group].ranks
+            if group >= 0
+            else tuple(range(recording.num_ranks))
+        )
         time_ps = round(median(row.time_ps for row in rows))
         measured = [row.recorded_us for row in rows if row.recorded_us is not None]
         other_spans = others.get(key, [])
@@ -296,14 +357,17 @@ def _fill(
         )  # fmt: skip
         zones = {arrays.zone_of(placed.rank[rank]) for rank in ranks}
         comm = comms.setdefault(
-            group, CommResult(group, len(ranks), len(zones), 0, _name(recording, group))
+            group,
+            CommResult(group, len(ranks), len(zones), 0, _name(recording, group)),
         )
         comm.calls += len(rows)
         comm.channels = max(comm.channels, *(row.shown[2] for row in rows))
         comm.time_ps += sum(row.time_ps for row in rows)
         comm.other_ps += sum(row.time_ps for row in other_spans)
         replay.total_calls += len(rows)
-    replay.calls.sort(key=lambda call: (call.communicator, call.operation, call.bytes))
+    replay.calls.sort(
+        key=lambda call: (call.communicator, call.operation, call.bytes)
+    )
     replay.communicators = [comms[number] for number in sorted(comms)]
 
 
@@ -313,8 +377,14 @@ def _name(recording: Recording, group: int) -> str:
 
 def _compute(recording: Recording, translation: Translation, result: Result) -> int:
     """Return the mean compute time of the ranks [ps]: recorded, of operators, or as simulated."""
-    tasks, start, end = translation.schedule.tasks, result.tasks.start_ps, result.tasks.end_ps
-    kernels = (at for at, event in enumerate(recording.events) if event.kind == "compute")
+    tasks, start, end = (
+        translation.schedule.tasks,
+        result.tasks.start_ps,
+        result.tasks.end_ps,
+    )
+    kernels = (
+        at for at, event in enumerate(recording.events) if event.kind == "compute"
+    )
     total = sum(
         tasks[task].compute_ps or max(0, int(end[task]) - int(start[task]))
         for at in kernels
@@ -329,4 +399,6 @@ def _recorded_ps(events: Sequence[Event]) -> int | None:
     timed = [e for e in events if e.start_ps != ABSENT]
     if not any(event.duration_ps > 0 for event in timed):
         return None
-    return max(e.start_ps + max(0, e.duration_ps) for e in timed) - min(e.start_ps for e in timed)
+    return max(e.start_ps + max(0, e.duration_ps) for e in timed) - min(
+        e.start_ps for e in timed
+    )

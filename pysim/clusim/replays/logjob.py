@@ -18,7 +18,12 @@ from clusim.base.errors import InputError, TimeLimitReached
 from clusim.base.terms.operations import OF_NCCL, ROOTED, operation_named
 from clusim.formats.logs import Log, read_logs
 from clusim.formats.logs.anomalies import CONTRADICTION, find_anomalies
-from clusim.formats.logs.calls import CallTable, LoggedCall, call_table, logged_operation
+from clusim.formats.logs.calls import (
+    CallTable,
+    LoggedCall,
+    call_table,
+    logged_operation,
+)
 from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.jobs.joint import SeparateCalls, overlap_notes
@@ -69,12 +74,18 @@ class _Kept:
     note: str = ""
 
 
-_DAMAGE = ("file", "rows", "spliced", "datatype", "calls missing", "calls differ", "calls cut")
+_DAMAGE = (
+    "file",
+    "rows",
+    "spliced",
+    "datatype",
+    "calls missing",
+    "calls differ",
+    "calls cut",
+)
 """Kinds of anomalies due to parts of a log that were not understood."""
 
-_WITHOUT = (
-    "--fault: rings, trees and algorithms are re-planned, without the parts down from the start"
-)
+_WITHOUT = "--fault: rings, trees and algorithms are re-planned, without the parts down from the start"
 
 _ANEW = _Kept(rings=False, choices=False)
 
@@ -83,12 +94,19 @@ class _Job:
     """Communicators of a log on one system, built on first use."""
 
     def __init__(
-        self, log: Log, ranks: JobRanks, placed: Placed, request: ReplayRequest, kept: _Kept
+        self,
+        log: Log,
+        ranks: JobRanks,
+        placed: Placed,
+        request: ReplayRequest,
+        kept: _Kept,
     ) -> None:
         self.log, self.ranks, self.placed, self.kept = log, ranks, placed, kept
         self.request, self.setup = request, placed.setup
         self.nccl = self.setup.communicators()
-        self.timer = Timer(self.setup, self.nccl, request.granularity, request.faster)
+        self.timer = Timer(
+            self.setup, self.nccl, request.granularity, request.faster
+        )
         self._built: dict[int, Members] = {}
 
     def own(self, number: int) -> tuple[int, ...]:
@@ -100,7 +118,9 @@ class _Job:
         if number not in self._built:
             result = self.nccl.of(self.own(number))
             if self.kept.rings:
-                result = with_logged(result, self.log, self.log.communicators[number])
+                result = with_logged(
+                    result, self.log, self.log.communicators[number]
+                )
             self._built[number] = result
         return self._built[number]
 
@@ -108,7 +128,9 @@ class _Job:
         """Return the communicators built so far."""
         return list(self._built.values())
 
-    def time(self, table: CallTable, number: int, timer: Timer | None = None) -> Timed:
+    def time(
+        self, table: CallTable, number: int, timer: Timer | None = None
+    ) -> Timed:
         """Return the time of a distinct call."""
         call = self.planned(table.distinct[number])
         harness = harness_of(self.log, call.comm)
@@ -118,18 +140,32 @@ class _Job:
         self, table: CallTable, remedy: JobRemedy, histories: bool
     ) -> tuple[list[Timed], Callable[[], int]]:
         """Return the times of all distinct calls with a change, and of the job; see `JobCalls`."""
-        timer = self.timer.with_change(remedy.words, remedy.change, histories=histories)
-        times = [self.time(table, number, timer) for number in range(len(table.distinct))]
+        timer = self.timer.with_change(
+            remedy.words, remedy.change, histories=histories
+        )
+        times = [
+            self.time(table, number, timer) for number in range(len(table.distinct))
+        ]
         return times, lambda: self.play(table, times, timer)[0]
 
     def play(
-        self, table: CallTable, times: Sequence[Timed], timer: Timer, *, is_separate: bool = False
+        self,
+        table: CallTable,
+        times: Sequence[Timed],
+        timer: Timer,
+        *,
+        is_separate: bool = False,
     ) -> tuple[int, Counter[str]]:
         """Play the job by its first distinct calls, separately or with mutual slow-downs; see `play_log`."""
         calls = zip(map(self.planned, table.distinct), times, strict=False)
-        bundles = [timer.bundle(self.built(c.comm), c, one.time_ps) for c, one in calls]
+        bundles = [
+            timer.bundle(self.built(c.comm), c, one.time_ps) for c, one in calls
+        ]
         return play_log(
-            table, self.request.gap, bundles, SeparateCalls({}) if is_separate else timer.joint
+            table,
+            self.request.gap,
+            bundles,
+            SeparateCalls({}) if is_separate else timer.joint,
         )
 
     def planned(self, call: LoggedCall) -> LoggedCall:
@@ -156,11 +192,17 @@ def _valid_plans(log: Log, request: ReplayRequest) -> _Kept:
     if request.replan:
         return _ANEW
     releases = {text.split("+")[0] for text in log.facts.versions}
-    if request.version and releases and not any(_same(request.version, text) for text in releases):
+    if (
+        request.version
+        and releases
+        and not any(_same(request.version, text) for text in releases)
+    ):
         note = f"--nccl-version {request.version}: rings, trees and algorithms are re-planned for that version"
         return _Kept(rings=False, choices=False, note=note)
     changed = [
-        name for name, value in request.env if log.facts.environment.get(name, {}).keys() != {value}
+        name
+        for name, value in request.env
+        if log.facts.environment.get(name, {}).keys() != {value}
     ]
     if not changed:
         return _Kept(rings=True, choices=True)
@@ -177,7 +219,9 @@ def _same(one: str, other: str) -> bool:
         return False
 
 
-def _environment(log: Log, request: ReplayRequest) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+def _environment(
+    log: Log, request: ReplayRequest
+) -> tuple[tuple[tuple[str, str], ...], list[str]]:
     """Return the job's environment updated with the request's, and names of unused variables."""
     variables: dict[str, str] = {}
     dropped = []
@@ -185,7 +229,10 @@ def _environment(log: Log, request: ReplayRequest) -> tuple[tuple[tuple[str, str
         if not name.startswith("NCCL_"):
             continue
         value = sorted(values)[0]
-        if (name, value) == ("NCCL_TREE_THRESHOLD", "0"):  # NCCL 2.4: 0 disables trees
+        if (name, value) == (
+            "NCCL_TREE_THRESHOLD",
+            "0",
+        ):  # NCCL 2.4: 0 disables trees
             variables.setdefault("NCCL_ALGO", "Ring")
             continue
         try:
@@ -198,7 +245,9 @@ def _environment(log: Log, request: ReplayRequest) -> tuple[tuple[tuple[str, str
 
 
 def replay_log(
-    request: ReplayRequest, options: RunOptions = RunOptions(), counted: Counted | None = None
+    request: ReplayRequest,
+    options: RunOptions = RunOptions(),
+    counted: Counted | None = None,
 ) -> Replay:
     """Replay logs of one job; see `clusim.replays.api.replay`."""
     log = read_logs(request.files)
@@ -215,27 +264,38 @@ def replay_log(
         )
     topology, doubts = request.topology, list[str]()
     if topology is None:
-        match = machine_of_log(log, ranks, infer_machine(log, ranks), _version(log, request))
+        match = machine_of_log(
+            log, ranks, infer_machine(log, ranks), _version(log, request)
+        )
         topology, machine, doubts = match.topology, match.lines, match.doubts
     else:
         machine = [f"{Setup(topology).name}: as given"]
         if machine[0].lower().endswith(".xml: as given"):
-            machine.append("  values missing in the XML are assumed; clusim topo import lists them")
+            machine.append(
+                "  values missing in the XML are assumed; clusim topo import lists them"
+            )
 
     def job_on(where: str | Path | Fabric, kept: _Kept) -> _Job:
-        setup = request.setup(where, str(_version(log, request)), _environment(log, request)[0])
+        setup = request.setup(
+            where, str(_version(log, request)), _environment(log, request)[0]
+        )
         placed = place(setup, ranks.hosts, ranks.devices)
         if kept.rings and request.faults and placed.setup.known is not placed.fabric:
             kept = _Kept(rings=False, choices=False, note=_WITHOUT)
         result = _Job(log, ranks, placed, request, kept)
         judges = where is not request.other  # of the other system, times only
-        result.timer.options = replace(result.timer.options, watch=options.watch, histories=judges)
+        result.timer.options = replace(
+            result.timer.options, watch=options.watch, histories=judges
+        )
         return result
 
     job = job_on(topology, _valid_plans(log, request))
     if request.whole:
         full = _replay_in_one_run(job, table, options, machine)
-        full.doubts = [*doubts, *placed_doubts(job.placed, len(ranks.machines), len(ranks.hosts))]
+        full.doubts = [
+            *doubts,
+            *placed_doubts(job.placed, len(ranks.machines), len(ranks.hosts)),
+        ]
         full.doubts += _contradictions(log)
         return full
     other = None if request.other is None else job_on(request.other, _ANEW)
@@ -249,7 +309,10 @@ def replay_log(
         skipped=dict(table.skipped),
         family=placed.family,
     )  # fmt: skip
-    result.doubts = [*doubts, *placed_doubts(placed, len(ranks.machines), len(ranks.hosts))]
+    result.doubts = [
+        *doubts,
+        *placed_doubts(placed, len(ranks.machines), len(ranks.hosts)),
+    ]
     result.doubts += _contradictions(log)
     _notes(result, job, other, table)
     _time_all(result, (job, other), table, counted, options.confirm)
@@ -277,7 +340,9 @@ def _replay_in_one_run(
     return result
 
 
-def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: ReplayRequest) -> None:
+def _add_asked(
+    log: Log, table: CallTable, ranks: JobRanks, request: ReplayRequest
+) -> None:
     """Add the requested calls to every communicator, once per set of equal ranks."""
     done: set[tuple[int, ...]] = set()
     for communicator in log.communicators:
@@ -288,7 +353,12 @@ def _add_asked(log: Log, table: CallTable, ranks: JobRanks, request: ReplayReque
         for name, size in request.asked:
             operation = operation_named(name, OF_NCCL).name
             root = 0 if operation in ROOTED else -1
-            table.add(LoggedCall(communicator.number, operation, size, root=root), -1, -1, 0)
+            table.add(
+                LoggedCall(communicator.number, operation, size, root=root),
+                -1,
+                -1,
+                0,
+            )
     table.source = "calls of --call"
 
 
@@ -332,7 +402,9 @@ def _notes(replay: Replay, job: _Job, other: _Job | None, table: CallTable) -> N
     if table.source != "calls":
         replay.notes.append(f"no lines of calls: {table.source}")
     if len(table.call) >= max_calls:
-        replay.notes.append(f"only the first {max_calls} calls; --calls N changes that")
+        replay.notes.append(
+            f"only the first {max_calls} calls; --calls N changes that"
+        )
     if len(table.call) > len(table.distinct):
         replay.notes.append(
             f"{len(table.call)} calls, {len(table.distinct)} distinct: each is simulated once in isolation"
@@ -341,7 +413,8 @@ def _notes(replay: Replay, job: _Job, other: _Job | None, table: CallTable) -> N
     used = {table.distinct[n].comm for n in set(table.call)}
     for number in sorted(used)[:8]:
         replay.notes += [
-            f"communicator {number}: {text}" for text in log.communicators[number].assumed
+            f"communicator {number}: {text}"
+            for text in log.communicators[number].assumed
         ]
     for flags in dict.fromkeys(
         flags_of(harness_of(log, number))
@@ -354,11 +427,15 @@ def _notes(replay: Replay, job: _Job, other: _Job | None, table: CallTable) -> N
     if not request.version and not log.facts.versions:
         replay.notes.append(f"no NCCL version in the log: {LATEST} assumed")
     replay.notes += [note for members in job.known() for note in members.comm.notes]
-    calls = ((job.ranks.of[c.comm], c.operation, c.bytes, c.dtype) for c in table.distinct)
+    calls = (
+        (job.ranks.of[c.comm], c.operation, c.bytes, c.dtype) for c in table.distinct
+    )
     replay.notes += job.placed.idle_notes(dict(request.env), calls)
     dropped = _environment(log, request)[1]
     if dropped:
-        replay.notes.append(f"ignored variables of the job's environment: {', '.join(dropped)}")
+        replay.notes.append(
+            f"ignored variables of the job's environment: {', '.join(dropped)}"
+        )
     if other is not None:
         replay.notes += other.placed.notes
     if any(fault.time_ps for fault in job.setup.broken.faults):
@@ -420,33 +497,51 @@ def _time_all(
         )
         comm.calls += counts[number]
         comm.time_ps += timed.time_ps * counts[number]
-        comm.other_ps += 0 if other_time is None else other_time.time_ps * counts[number]
+        comm.other_ps += (
+            0 if other_time is None else other_time.time_ps * counts[number]
+        )
         if counted is not None:
             counted(number + 1, len(table.distinct))
     replay.communicators = [comms[number] for number in sorted(comms)]
-    pairs = [(job, timed_calls)] if other is None else [(job, timed_calls), (other, other_calls)]
+    pairs = (
+        [(job, timed_calls)]
+        if other is None
+        else [(job, timed_calls), (other, other_calls)]
+    )
     replay.notes += _add_total(replay, pairs, table, confirm)
-    replay.wires = [(name, ps / max(1, replay.total_ps)) for name, ps in busy.most_common(5)]
+    replay.wires = [
+        (name, ps / max(1, replay.total_ps)) for name, ps in busy.most_common(5)
+    ]
 
 
 def _add_total(
-    replay: Replay, pairs: list[tuple[_Job, list[Timed]]], table: CallTable, confirm: bool | None
+    replay: Replay,
+    pairs: list[tuple[_Job, list[Timed]]],
+    table: CallTable,
+    confirm: bool | None,
 ) -> list[str]:
     """Add the time of the job, simulated and recorded, and its verdict; return notes on the times."""
     (job, job_calls), *comparison = pairs
     is_part = len(job_calls) < len(table.distinct)
     try:
-        totals = [on.play(table, times, on.timer, is_separate=is_part) for on, times in pairs]
+        totals = [
+            on.play(table, times, on.timer, is_separate=is_part)
+            for on, times in pairs
+        ]
     except TimeLimitReached:
         is_part = True
-        totals = [on.play(table, times, on.timer, is_separate=True) for on, times in pairs]
+        totals = [
+            on.play(table, times, on.timer, is_separate=True) for on, times in pairs
+        ]
     total_ps, overlaps = totals[0]
     replay.total_ps = total_ps
     replay.other_total_ps = totals[1][0] if comparison else None
     runs = len(job_calls) + len(job.timer.joint.times.kept.answers)
     if overlaps:
         runs += len(table.call) // CALLS_PER_RUN
-    calls = JobCalls(replay.calls, job_calls, total_ps, runs, partial(job.again, table))
+    calls = JobCalls(
+        replay.calls, job_calls, total_ps, runs, partial(job.again, table)
+    )
     if is_part:
         replay.judged = ProvableVerdict(calls.verdict(job_calls, total_ps))
         replay.total_calls = timed_calls(table, len(job_calls))
@@ -460,7 +555,11 @@ def _add_total(
         replay.recorded_ps = (max(stamps) - min(stamps)) * 1000
     coarse = sum("bursts" in call.granularity for call in replay.calls)
     share = f"{coarse} of {len(replay.calls)} distinct calls"
-    lines = [f"{share} were simulated in bursts; --json lists the granularity"] if coarse else []
+    lines = (
+        [f"{share} were simulated in bursts; --json lists the granularity"]
+        if coarse
+        else []
+    )
     return lines + ([] if is_part else overlap_notes(overlaps))
 
 
@@ -484,11 +583,17 @@ def _median_times(log: Log) -> dict[tuple[int, str, int], float]:
 def _trace(job: _Job, table: CallTable, options: RunOptions) -> bool:
     """Write a trace in which every distinct call runs once; return True if it is complete."""
     request, setup = job.request, job.setup
-    builder = ProgramBuilder(setup.fabric.num_ranks, f"distinct calls of {request.files[0]}")
+    builder = ProgramBuilder(
+        setup.fabric.num_ranks, f"distinct calls of {request.files[0]}"
+    )
     for call in table.distinct:
         members = job.built(call.comm)
-        job.timer.collective(Site(builder, f"comm{call.comm}"), members, job.planned(call))
-    job_request = ScheduleRequest(setup, builder.build(), granularity=request.granularity)
+        job.timer.collective(
+            Site(builder, f"comm{call.comm}"), members, job.planned(call)
+        )
+    job_request = ScheduleRequest(
+        setup, builder.build(), granularity=request.granularity
+    )
     try:
         return result_of(job_request, options).unfinished is None
     except TimeLimitReached:

@@ -35,7 +35,9 @@ class LogMachine:
     doubts: list[str] = field(default_factory=list)
 
 
-def machine_of_log(log: Log, ranks: JobRanks, guess: Guess, version: Version) -> LogMachine:
+def machine_of_log(
+    log: Log, ranks: JobRanks, guess: Guess, version: Version
+) -> LogMachine:
     """Return the system of a log; `guess` is the nearest preset."""
     reasons = [f"  {reason}" for reason in guess.reasons]
     preset = LogMachine(
@@ -52,7 +54,9 @@ def machine_of_log(log: Log, ranks: JobRanks, guess: Guess, version: Version) ->
             f" {ranks.most_per_machine} on one: not used"
         )
         return preset
-    differences = list(_differences(printed, load(guess.topology), version, _numbers(log, member)))
+    differences = list(
+        _differences(printed, load(guess.topology), version, _numbers(log, member))
+    )
     if not differences and not _other_chip(log, guess):
         preset.lines.insert(1, f"  NCCL's topology print ({place}) is the same")
         preset.doubts = []
@@ -66,11 +70,17 @@ def machine_of_log(log: Log, ranks: JobRanks, guess: Guess, version: Version) ->
         f"  GPUs: {chip}, {'as the log names them' if named else f'as in {guess.topology}'}",
         *(f"  not in the log: {item}" for item in imported.assumptions),
     ]
-    doubts = [] if named else [f"the log does not name its GPUs: {chip} is assumed; set --topology"]
+    doubts = (
+        []
+        if named
+        else [f"the log does not name its GPUs: {chip} is assumed; set --topology"]
+    )
     return LogMachine(machine, lines, doubts)
 
 
-def printed_machine(log: Log, preset: str, version: Version) -> tuple[str, Imported, Member] | None:
+def printed_machine(
+    log: Log, preset: str, version: Version
+) -> tuple[str, Imported, Member] | None:
     """Return the most complete topology print of a log and its place; None if invalid.
 
     Parameters
@@ -81,17 +91,24 @@ def printed_machine(log: Log, preset: str, version: Version) -> tuple[str, Impor
     members = [member for member in log.facts.members if member.system]
     if not members:
         return None
-    member = max(members, key=lambda m: sum(node.name.startswith("GPU/") for node in m.system))
+    member = max(
+        members, key=lambda m: sum(node.name.startswith("GPU/") for node in m.system)
+    )
     place = log.facts.place(member.line)
     chip = _chip(log, preset)
     rate = nvlink_GBps(chip.compute_capability, version)
     host = log.facts.processes[member.process].host
     adapters = [
-        (name, path.rpartition("/")[2]) for name, path in log.facts.nics.get(host, {}).items()
+        (name, path.rpartition("/")[2])
+        for name, path in log.facts.nics.get(host, {}).items()
     ]
     try:
         result = read_print(
-            member.system, place, chip.name, lambda bw: max(1, round(bw / rate)), adapters
+            member.system,
+            place,
+            chip.name,
+            lambda bw: max(1, round(bw / rate)),
+            adapters,
         )
         result.fabric()
     except ClusimError:
@@ -110,13 +127,17 @@ def _chip(log: Log, preset: str) -> Gpu:
 
 
 def _other_chip(log: Log, guess: Guess) -> bool:
-    usual = next(traits.chip for traits in machine_traits() if traits.name == guess.topology)
+    usual = next(
+        traits.chip for traits in machine_traits() if traits.name == guess.topology
+    )
     return _chip(log, guess.topology).model != usual.model
 
 
 def _numbers(log: Log, member: Member) -> list[int]:
     """Return the driver's numbers of the GPUs that are printed; 0, 1, ... if unknown."""
-    count = sum(node.name.startswith("GPU/") and node.link == "PCI" for node in member.system)
+    count = sum(
+        node.name.startswith("GPU/") and node.link == "PCI" for node in member.system
+    )
     host = log.facts.processes[member.process].host
     number_of = {
         m.bus: m.nvml
@@ -124,7 +145,9 @@ def _numbers(log: Log, member: Member) -> list[int]:
         if m.nvml >= 0 and m.bus >= 0 and log.facts.processes[m.process].host == host
     }
     numbers = sorted(number_of.values())
-    return numbers if len(numbers) == count == len(set(numbers)) else list(range(count))
+    return (
+        numbers if len(numbers) == count == len(set(numbers)) else list(range(count))
+    )
 
 
 def _differences(
@@ -144,12 +167,17 @@ def _differences(
             if mine != other:
                 yield f"GPUs {a} and {b} are {mine}, not {other}"
     if one.adapters:
-        rates = [[net.speed_GBps for net in system.adapters] for system in (one, two)]
+        rates = [
+            [net.speed_GBps for net in system.adapters] for system in (one, two)
+        ]
         alike = len(rates[0]) == len(rates[1]) and all(
             abs(x - y) <= 0.13 * y for x, y in zip(*map(sorted, rates), strict=True)
         )
         if not alike:
-            texts = [" ".join(f"{rate:g}" for rate in node_rates) or "none" for node_rates in rates]
+            texts = [
+                " ".join(f"{rate:g}" for rate in node_rates) or "none"
+                for node_rates in rates
+            ]
             yield f"NICs of {texts[0]} GB/s, not {texts[1]}"
 
 

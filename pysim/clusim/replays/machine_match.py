@@ -17,7 +17,11 @@ from clusim.hardware import GPUS, gpu_by_product, unknown_gpu
 from clusim.nccl.constants import FEATURES, LATEST, OLDEST, Version, nvlink_GBps
 from clusim.topology.cluster_names import Traits, machine_traits
 
-_RELEASES: tuple[Version, ...] = (OLDEST, Version(*FEATURES["nvlink of 22 GB/s"]), LATEST)
+_RELEASES: tuple[Version, ...] = (
+    OLDEST,
+    Version(*FEATURES["nvlink of 22 GB/s"]),
+    LATEST,
+)
 """NCCL versions that assume different rates of an NVLink."""
 
 
@@ -57,12 +61,16 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
         *_counts(ranks),
     ]
     if not any(clue.weight >= 4 for clue in clues):
-        usual = "mi300x" if log.facts.library == "RCCL" or log.facts.kernels else "dgx-h100"
-        named = sorted({name for gpus in log.hosts.values() for name in gpus if name})
+        usual = (
+            "mi300x"
+            if log.facts.library == "RCCL" or log.facts.kernels
+            else "dgx-h100"
+        )
+        named = sorted(
+            {name for gpus in log.hosts.values() for name in gpus if name}
+        )
         if named:
-            message = (
-                f"no preset has the GPU {one_line(named[0][:60])}; set the system with --topology"
-            )
+            message = f"no preset has the GPU {one_line(named[0][:60])}; set the system with --topology"
             raise InputError(f"{log.facts.files[0]}: {message}")
         raise InputError(
             f"{log.facts.files[0]}: unknown system (no GPU names, bus addresses of a known node or topology"
@@ -71,7 +79,8 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
 
     def score(preset: Traits) -> int:
         return sum(
-            clue.weight if clue.fits(preset) else -2 * clue.strict * clue.weight for clue in clues
+            clue.weight if clue.fits(preset) else -2 * clue.strict * clue.weight
+            for clue in clues
         )
 
     best = max(presets, key=score)
@@ -81,8 +90,12 @@ def infer_machine(log: Log, ranks: JobRanks) -> Guess:
         if clue.fits(best) or clue.weight > 1
     ]
     alike = [p.name for p in presets if p is not best and score(p) == score(best)]
-    if len(ranks.machines) > 1 and not any(clue.text.startswith("network") for clue in clues):
-        reasons.append(f"no network between nodes in the log: that of {best.name} assumed")
+    if len(ranks.machines) > 1 and not any(
+        clue.text.startswith("network") for clue in clues
+    ):
+        reasons.append(
+            f"no network between nodes in the log: that of {best.name} assumed"
+        )
     if alike:
         reasons.append(f"as likely by these lines: {', '.join(alike)}")
     doubts = [
@@ -110,12 +123,23 @@ def _gpu_names(log: Log, presets: Sequence[Traits]) -> list[_Clue]:
             raise InputError(f"{log.facts.files[0]}: {message}")
     for name in names[:2]:
         result = gpu_by_product(name)
-        if result is not None and any(_has_gpu(result.model)(preset) for preset in presets):
+        if result is not None and any(
+            _has_gpu(result.model)(preset) for preset in presets
+        ):
             clues.append(
-                _Clue(f"GPU name {name!r}: {result.model}", _has_gpu(result.model), 8, True)
+                _Clue(
+                    f"GPU name {name!r}: {result.model}",
+                    _has_gpu(result.model),
+                    8,
+                    True,
+                )
             )
         else:
-            clues.append(_Clue(f"GPU name {name!r}: not in a preset", lambda p: False, 2, True))
+            clues.append(
+                _Clue(
+                    f"GPU name {name!r}: not in a preset", lambda p: False, 2, True
+                )
+            )
     return clues
 
 
@@ -166,18 +190,32 @@ def _links(log: Log) -> list[_Clue]:
     nvlinks = [(bw, name) for link, bw, name in lines if link == "NVL"]
     if not nvlinks:
         return [
-            _Clue("no NVLink in the topology print: PCIe only", lambda p: p.linked_by == "pcie", 4)
+            _Clue(
+                "no NVLink in the topology print: PCIe only",
+                lambda p: p.linked_by == "pcie",
+                4,
+            )
         ]
     if any(name.startswith("NVS") for _, name in nvlinks):
         bw = max(bw for bw, name in nvlinks if name.startswith("NVS"))
-        clues = [_Clue("NVSwitch in the topology print", lambda p: p.linked_by == "switch", 3)]
+        clues = [
+            _Clue(
+                "NVSwitch in the topology print",
+                lambda p: p.linked_by == "switch",
+                3,
+            )
+        ]
         models = _models_with(bw)
         if models:
             text = f"NVLinks of a GPU carry {bw:g} GB/s: {' or '.join(models)}"
             clues.append(_Clue(text, _has_gpu(*models), 5, True))
         return clues
     return [
-        _Clue("NVLink from GPU to GPU in the topology print", lambda p: p.linked_by == "peer", 3)
+        _Clue(
+            "NVLink from GPU to GPU in the topology print",
+            lambda p: p.linked_by == "peer",
+            3,
+        )
     ]
 
 
@@ -191,7 +229,10 @@ def _models_with(rate_GBps: float) -> list[str]:
         for chip in GPUS.values()
         if chip.planes
         and any(
-            abs(chip.links * nvlink_GBps(chip.compute_capability, version) - rate_GBps)
+            abs(
+                chip.links * nvlink_GBps(chip.compute_capability, version)
+                - rate_GBps
+            )
             < 0.05 * rate_GBps
             for version in _RELEASES
         )
@@ -200,7 +241,11 @@ def _models_with(rate_GBps: float) -> list[str]:
 
 
 def _transports(log: Log) -> list[_Clue]:
-    kinds = {route.kind for c in log.communicators for *_, route, _ in log.connections_of(c)}
+    kinds = {
+        route.kind
+        for c in log.communicators
+        for *_, route, _ in log.connections_of(c)
+    }
     nvls = any(m.nvls or m.counts.get("nvls") for m in log.facts.members)
     clues = []
     if "SHM" in kinds and "P2P" not in kinds:
@@ -208,7 +253,11 @@ def _transports(log: Log) -> list[_Clue]:
         clues.append(_Clue(text, lambda p: p.linked_by == "pcie", 4))
     if nvls:
         text = "NVLS channels: NVSwitch that reduces"
-        clues.append(_Clue(text, lambda p: p.linked_by == "switch" and p.chip.multicast, 4, True))
+        clues.append(
+            _Clue(
+                text, lambda p: p.linked_by == "switch" and p.chip.multicast, 4, True
+            )
+        )
     return clues
 
 
@@ -231,7 +280,9 @@ def _network(log: Log, ranks: JobRanks) -> list[_Clue]:
 def _counts(ranks: JobRanks) -> list[_Clue]:
     min_gpus = max(ranks.most_per_machine, max(ranks.devices, default=0) + 1)
     return [
-        _Clue(f"up to {min_gpus} GPUs on a node", lambda p: p.gpus >= min_gpus, 2, True),
+        _Clue(
+            f"up to {min_gpus} GPUs on a node", lambda p: p.gpus >= min_gpus, 2, True
+        ),
         *(
             [_Clue("all its GPUs in the job", lambda p: p.gpus == min_gpus, 1)]
             if min_gpus >= 4

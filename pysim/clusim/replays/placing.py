@@ -88,7 +88,10 @@ class ReplayRequest:
         own_words(self)
 
     def setup(
-        self, topology: str | Path | Fabric, version: str, env: tuple[tuple[str, str], ...]
+        self,
+        topology: str | Path | Fabric,
+        version: str,
+        env: tuple[tuple[str, str], ...],
     ) -> Setup:
         """Return the nodes and NCCL of the replay, from the request and the recording."""
         return Setup(
@@ -125,7 +128,9 @@ class Placed:
         return self.setup.fabric
 
     def idle_notes(
-        self, variables: Iterable[str], calls: Iterable[tuple[Sequence[int], str, int, str]]
+        self,
+        variables: Iterable[str],
+        calls: Iterable[tuple[Sequence[int], str, int, str]],
     ) -> tuple[str, ...]:
         """Return the note on variables that change no plan of the first calls; empty without any.
 
@@ -136,7 +141,10 @@ class Placed:
         """
         planned = [
             Request(
-                replace(self.setup, ranks=self.system_ranks(ranks)), operation, size, dtype=dtype
+                replace(self.setup, ranks=self.system_ranks(ranks)),
+                operation,
+                size,
+                dtype=dtype,
             )
             for ranks, operation, size, dtype in calls
             if operation in OF_NCCL
@@ -153,7 +161,9 @@ class Placed:
     @property
     def family(self) -> str:
         """Return the architecture of the oldest GPU; empty if unknown."""
-        ends = [node.endpoint for node in self.fabric.nodes if node.endpoint is not None]
+        ends = [
+            node.endpoint for node in self.fabric.nodes if node.endpoint is not None
+        ]
         gpus = [end for end in ends if end.architecture]
         oldest = min(gpus, key=lambda end: end.compute_capability, default=None)
         return "" if oldest is None else oldest.architecture
@@ -204,7 +214,8 @@ def place(setup: Setup, hosts: list[str], devices: list[int]) -> Placed:
     if fits:
         number = {host: i for i, host in enumerate(names)}
         ranks = [
-            machines[number[host]][device] for host, device in zip(hosts, devices, strict=True)
+            machines[number[host]][device]
+            for host, device in zip(hosts, devices, strict=True)
         ]
         return Placed(setup, tuple(ranks))
     flat = [rank for machine in machines for rank in machine[:size]]

@@ -69,7 +69,9 @@ def _not_compared(replay: Replay) -> list[str]:
             f" carries more than {fastest_GBps:g} GB/s"
         )
     waits = [
-        call for call in replay.calls if call.waits and call.error is None and not call.impossible
+        call
+        for call in replay.calls
+        if call.waits and call.error is None and not call.impossible
     ]
     if waits:
         ranks = min(call.recorded_by for call in waits)
@@ -101,13 +103,19 @@ def replay_page(replay: Replay) -> str:
     if replay.unfinished is not None:
         lines.append(replay.unfinished.words(replay.total_ps))
     lines += [*replay.doubts, *replay.faults, *replay.notes]
-    parts.append(element("div", *(element("p", line) for line in lines), class_="summary"))
-    longest = sorted(replay.calls, key=lambda call: -call.time_ps * call.count)[:SHOWN_CALLS]
+    parts.append(
+        element("div", *(element("p", line) for line in lines), class_="summary")
+    )
+    longest = sorted(replay.calls, key=lambda call: -call.time_ps * call.count)[
+        :SHOWN_CALLS
+    ]
     parts += _times(replay, longest)
     rows = [_cells(call) for call in replay.calls]
     parts += [element("h2", "Calls"), table(HEAD, rows)]
     title = f"Replay of {Path(replay.source).name} on {replay.fabric}"
-    return plain_page(title, join_markup((element("section", part) for part in parts), "\n"))
+    return plain_page(
+        title, join_markup((element("section", part) for part in parts), "\n")
+    )
 
 
 def _times(replay: Replay, calls: list[CallResult]) -> list[Content]:
@@ -121,26 +129,41 @@ def _times(replay: Replay, calls: list[CallResult]) -> list[Content]:
         legend.append(element("span", element("b", class_="measured"), " measured"))
     num_hidden = len(replay.calls) - len(calls)
     hint = "One call of each kind, on a logarithmic axis." + (
-        f" {num_hidden} kinds with less time in all are in the table only." if num_hidden else ""
+        f" {num_hidden} kinds with less time in all are in the table only."
+        if num_hidden
+        else ""
     )
     rows = [_axis_row(call) for call in calls]
     time_axis = axis(rows, lambda ps: format_time(round(ps)), log=True)
-    parts = (element("p", hint, class_="hint"), element("p", *legend, class_="legend"))
+    parts = (
+        element("p", hint, class_="hint"),
+        element("p", *legend, class_="legend"),
+    )
     return [element("h2", head), *parts, time_axis]
 
 
 def _axis_row(call: CallResult) -> AxisRow:
     name = f"{call.operation} {format_size(call.bytes)}"
-    remark = f"communicator {call.communicator}, {call.ranks} ranks, {call.count} calls"
+    remark = (
+        f"communicator {call.communicator}, {call.ranks} ranks, {call.count} calls"
+    )
     words = format_time(call.time_ps)
     if call.measured_us and call.error is not None:
         words += f", measured {format_time(round(call.measured_us * 1e6))} ({call.error:+.1%})"
-        return AxisRow(name, remark, call.time_ps, words, (("measured", call.measured_us * 1e6),))
+        return AxisRow(
+            name,
+            remark,
+            call.time_ps,
+            words,
+            (("measured", call.measured_us * 1e6),),
+        )
     return AxisRow(name, remark, call.time_ps, words)
 
 
 def _cells(call: CallResult) -> tuple[str | int, ...]:
-    measured = "" if not call.measured_us else format_time(round(call.measured_us * 1e6))
+    measured = (
+        "" if not call.measured_us else format_time(round(call.measured_us * 1e6))
+    )
     error = "" if call.error is None else f"{call.error:+.1%}"
     plan = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
     size = f"{format_size(call.bytes)} {call.dtype}"
@@ -169,7 +192,10 @@ def replay_report(replay: Replay, *, everything: bool = False) -> str:
     if replay.notes or replay.skipped:
         lines += ["", "assumed and ignored"]
         lines += [f"  {note}" for note in replay.notes]
-        lines += [f"  skipped: {count} x {reason}" for reason, count in replay.skipped.items()]
+        lines += [
+            f"  skipped: {count} x {reason}"
+            for reason, count in replay.skipped.items()
+        ]
     if replay.calls:
         lines += ["", "communicators", *_communicators(replay, everything)]
         lines += ["", "calls", *_calls(replay, everything)]
@@ -184,8 +210,12 @@ def _table(rows: list[list[str]], left: tuple[int, ...] = ()) -> list[str]:
     cells = [[row[i] for i in keep] for row in rows]
     lines: list[str] = []
     for gap in ("  ", " "):
-        layout = "".join(f"{gap}{{:<..}}" if i in left else f"{gap}{{:>..}}" for i in keep)
-        lines = text_table(f" {layout}" if gap == " " else layout, cells, strip=False)
+        layout = "".join(
+            f"{gap}{{:<..}}" if i in left else f"{gap}{{:>..}}" for i in keep
+        )
+        lines = text_table(
+            f" {layout}" if gap == " " else layout, cells, strip=False
+        )
         if max(map(len, lines)) <= WIDTH:
             break
     return [line.rstrip() for line in lines]
@@ -280,15 +310,23 @@ def _totals(replay: Replay) -> list[str]:
     ]
     if replay.unfinished is not None:
         ended = replay.unfinished
-        lines.append(f"  ended by {ended.why}: {ended.part_done:.1%} of the work done")
+        lines.append(
+            f"  ended by {ended.why}: {ended.part_done:.1%} of the work done"
+        )
         lines.append(f"  at least {format_time(ended.least_ps)}")
     if replay.bounds_ps is not None:
         low, high = (format_time(at) for at in replay.bounds_ps)
-        lines.append(f"  from {low} (no mutual disturbance) to {high} (no concurrency)")
+        lines.append(
+            f"  from {low} (no mutual disturbance) to {high} (no concurrency)"
+        )
     if replay.compute_ps is not None:
-        lines.append(f"  computing {format_time(replay.compute_ps)} (mean of all ranks)")
+        lines.append(
+            f"  computing {format_time(replay.compute_ps)} (mean of all ranks)"
+        )
     if replay.recorded_ps is not None:
-        lines.append(f"  recorded from first to last call: {format_time(replay.recorded_ps)}")
+        lines.append(
+            f"  recorded from first to last call: {format_time(replay.recorded_ps)}"
+        )
     if replay.other_total_ps is not None:
         ratio = replay.other_total_ps / max(1, replay.total_ps)
         lines.append(

@@ -33,7 +33,9 @@ from clusim.results.resultjson import BusyWire, Ended, Unfinished
 @cache
 def fastest_memory() -> Rate:
     """Return the highest memory bandwidth of all known GPUs, in one direction."""
-    rates = [parse_rate(str(chip.figures["memory_rate"].value)) for chip in GPUS.values()]
+    rates = [
+        parse_rate(str(chip.figures["memory_rate"].value)) for chip in GPUS.values()
+    ]
     return max(rates, key=lambda rate: rate.bytes_per_s)
 
 
@@ -95,9 +97,25 @@ class CallResult(JsonObject):
     """
 
     KEYS = (
-        *("communicator", "ranks", "operation", "bytes", "dtype", "count", "algorithm"),
+        *(
+            "communicator",
+            "ranks",
+            "operation",
+            "bytes",
+            "dtype",
+            "count",
+            "algorithm",
+        ),
         *("protocol", "channels", "chosen_by", "kernel_us", "time_us", "algbw_GBps"),
-        *("busbw_GBps", "measured_us", "error", "nccl_model_us", "note", "granularity", "other"),
+        *(
+            "busbw_GBps",
+            "measured_us",
+            "error",
+            "nccl_model_us",
+            "note",
+            "granularity",
+            "other",
+        ),
     )
 
     communicator: int
@@ -219,9 +237,32 @@ class Replay(Shown, JsonObject):
     """
 
     KEYS = (
-        *("*ended", "kind", "source", "fabric", "machine", "ranks", "machines", "nccl_version"),
-        *("communicators", "calls", "total_calls", "total_us", "bounds_us", "recorded_us"),
-        *("compute_us", "mean_abs_error", "other", "other_total_us", "busiest_wires", "verdict"),
+        *(
+            "*ended",
+            "kind",
+            "source",
+            "fabric",
+            "machine",
+            "ranks",
+            "machines",
+            "nccl_version",
+        ),
+        *(
+            "communicators",
+            "calls",
+            "total_calls",
+            "total_us",
+            "bounds_us",
+            "recorded_us",
+        ),
+        *(
+            "compute_us",
+            "mean_abs_error",
+            "other",
+            "other_total_us",
+            "busiest_wires",
+            "verdict",
+        ),
         *("faults", "doubts", "notes", "skipped"),
     )
 
@@ -268,9 +309,14 @@ class Replay(Shown, JsonObject):
             words.append(f"{rows['recorded']} recorded")
         if self.other_total_ps is not None:
             rows[f"on {self.other}"] = format_time(self.other_total_ps)
-        rows |= {f"busiest wire {name}": f"{part:.1%} of the time" for name, part in self.wires[:3]}
+        rows |= {
+            f"busiest wire {name}": f"{part:.1%} of the time"
+            for name, part in self.wires[:3]
+        }
         title = f"{self.source} on {self.ranks} ranks of {self.fabric}"
-        return Summary(title, tuple(words), " ".join([*self.doubts, *self.notes]), rows)
+        return Summary(
+            title, tuple(words), " ".join([*self.doubts, *self.notes]), rows
+        )
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
         """Return its distinct calls and its communicators, as in JSON.
@@ -279,13 +325,19 @@ class Replay(Shown, JsonObject):
         """
         return {
             "calls": lambda: _columns([call.to_json() for call in self.calls]),
-            "communicators": lambda: _columns([comm.to_json() for comm in self.communicators]),
+            "communicators": lambda: _columns(
+                [comm.to_json() for comm in self.communicators]
+            ),
         }
 
     @property
     def ended(self) -> Ended | None:
         """Progress of a replay that was ended early."""
-        return None if self.unfinished is None else self.unfinished.progress_at(self.total_ps, 0.0)
+        return (
+            None
+            if self.unfinished is None
+            else self.unfinished.progress_at(self.total_ps, 0.0)
+        )
 
     @property
     def errors(self) -> list[float]:
@@ -322,7 +374,9 @@ def calls_verdict(calls: Sequence[CallResult], job_ps: int | None = None) -> Ver
         between kernels. None: calls are in sequence.
     """
     total = sum(call.time_ps * call.count for call in calls)
-    judged_calls = [call for call in calls if call.verdict is not None and call.verdict.causes]
+    judged_calls = [
+        call for call in calls if call.verdict is not None and call.verdict.causes
+    ]
     if not judged_calls:
         return Verdict(total, (), basis="no call was analysed")
     parts: Counter[PartKey] = Counter()
@@ -338,7 +392,9 @@ def calls_verdict(calls: Sequence[CallResult], job_ps: int | None = None) -> Ver
         parts.update({key: ps * call.count for key, ps in mine.items() if ps})
         for cause in kernel.causes:
             settings[cause.key] = cause.settings
-            also[cause.key] |= {link.rpartition(" (")[0]: link for link in cause.also}
+            also[cause.key] |= {
+                link.rpartition(" (")[0]: link for link in cause.also
+            }
             for row in cause.resources:
                 place = cause.key, row.name
                 resource_of[place] = max(
@@ -358,7 +414,9 @@ def calls_verdict(calls: Sequence[CallResult], job_ps: int | None = None) -> Ver
     def finish(cause: VerdictCause) -> VerdictCause:
         rows = ((row, resource_of[cause.key, row.name]) for row in cause.resources)
         resources = tuple(
-            row if one.limiting is None else replace(row, limiting=one.limiting, named=one.named)
+            row
+            if one.limiting is None
+            else replace(row, limiting=one.limiting, named=one.named)
             for row, one in rows
         )
         more = tuple(also[cause.key].values())

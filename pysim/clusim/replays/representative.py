@@ -93,10 +93,15 @@ class Representative:
                 " calls of all ranks"
             ) from None
         setup = replace(
-            self.setup, nodes=machines if machines > 1 else None, gpus=parts[0], beside=parts[1:]
+            self.setup,
+            nodes=machines if machines > 1 else None,
+            gpus=parts[0],
+            beside=parts[1:],
         )
         moved = CollectivePayload.from_recording(event)
-        request = Request(setup, moved.operation, moved.bytes, dtype=moved.dtype, redop=moved.redop)
+        request = Request(
+            setup, moved.operation, moved.bytes, dtype=moved.dtype, redop=moved.redop
+        )
         return self.times.kernel(request)
 
     def compute_ps(self, event: Event) -> int:
@@ -112,7 +117,9 @@ class Representative:
             return max(0, event.duration_ps)
         peak = self.peaks.get(precision_of(self.peaks, event.dtype), 0)
         if not peak:
-            raise InputError(f"{event.where}: the GPU's rate of operations is unknown")
+            raise InputError(
+                f"{event.where}: the GPU's rate of operations is unknown"
+            )
         return round(event.flops / peak * 1e12)
 
 
@@ -121,11 +128,15 @@ def _faster(setup: Setup, speed: Speed | None) -> Setup:
     if speed is None or speed.what == "compute":
         return setup
     if not speed.of_links:
-        raise InputError(f"{speed.words}: one rank represents all; links and compute can be faster")
+        raise InputError(
+            f"{speed.words}: one rank represents all; links and compute can be faster"
+        )
     return replace(setup, topology=speed.machine(replace(setup, nodes=None).fabric))
 
 
-def representative(recording: Recording, request: ReplayRequest, setup: Setup) -> Representative:
+def representative(
+    recording: Recording, request: ReplayRequest, setup: Setup
+) -> Representative:
     """Return the node type on which one rank represents all ranks of a recording."""
     speed = speed_of(request.faster)
     setup = _faster(setup, speed)
@@ -167,14 +178,18 @@ class RepresentedSystem:
 
     def __init__(self, recording: Recording, machine: Representative) -> None:
         self.num_ranks, self.size = recording.num_ranks, machine.size
-        called = [event.group for event in recording.events if event.kind == "collective"]
+        called = [
+            event.group for event in recording.events if event.kind == "collective"
+        ]
         groups = (recording.groups[number].ranks for number in dict.fromkeys(called))
         self.is_whole = self.num_ranks <= MOST_RANKS and all(
             whole_groups(ranks, self.num_ranks) for ranks in groups
         )
         nodes = -(-self.num_ranks // self.size)
         self.nodes = nodes if self.is_whole else min(nodes, FEW_NODES)
-        self.setup = replace(machine.setup, nodes=self.nodes if self.nodes > 1 else None)
+        self.setup = replace(
+            machine.setup, nodes=self.nodes if self.nodes > 1 else None
+        )
 
     @cached_property
     def _place(self) -> list[int]:
@@ -200,7 +215,9 @@ class RepresentedJob:
         Share of events with a known time, if the time limit ended it; the job's time is then at least `least_ps`.
     """
 
-    def __init__(self, recording: Recording, machine: Representative, watch: Watch) -> None:
+    def __init__(
+        self, recording: Recording, machine: Representative, watch: Watch
+    ) -> None:
         self.recording, self.machine, self.watch = recording, machine, watch
         self.system = RepresentedSystem(recording, machine)
         self.kernels: dict[CallKey, PerfKernel] = {}
@@ -212,9 +229,14 @@ class RepresentedJob:
         durations = self._durations()
         job = replace(self.recording, events=self.recording.events[: len(durations)])
         keys = _call_keys(job)
-        needs = self._needs(durations, {at: self._bundles[key] for at, key in keys.items()})
+        needs = self._needs(
+            durations, {at: self._bundles[key] for at, key in keys.items()}
+        )
         graph = job_of(job)
-        channels_of = {self._bundles[key]: kernel.channels for key, kernel in self.kernels.items()}
+        channels_of = {
+            self._bundles[key]: kernel.channels
+            for key, kernel in self.kernels.items()
+        }
         separate = Player(graph, needs, SeparateCalls(channels_of))
         time_ps, overlaps = separate.play(), Counter[str]()
         if joint and separate.overlaps and self.share is None:
@@ -224,7 +246,9 @@ class RepresentedJob:
             except TimeLimitReached:
                 self.share = 1.0
         least_ps = Player(graph, needs, SeparateCalls({})).play()
-        most_ps = sum(durations) + sum(self.kernels[key].time_ps for key in keys.values())
+        most_ps = sum(durations) + sum(
+            self.kernels[key].time_ps for key in keys.values()
+        )
         most_ps += separate.pauses_ps
         least_ps = min(time_ps, least_ps)
         most_ps = max(time_ps, most_ps)
@@ -235,17 +259,26 @@ class RepresentedJob:
         machine, request = self.machine, replace(self.machine.request, faster=words)
         assert request.topology is not None
         setup = request.setup(request.topology, request.version, request.env)
-        changed = replace(representative(self.recording, request, setup), times=machine.times)
+        changed = replace(
+            representative(self.recording, request, setup), times=machine.times
+        )
         return RepresentedJob(self.recording, changed, self.watch)
 
     def compute_ps(self) -> int:
         """Return the time of the job with calls of zero duration [ps]."""
         durations = self._durations()
         job = replace(self.recording, events=self.recording.events[: len(durations)])
-        free = {at: self._bundles[key]._replace(time_ps=0) for at, key in _call_keys(job).items()}
-        return Player(job_of(job), self._needs(durations, free), SeparateCalls({})).play()
+        free = {
+            at: self._bundles[key]._replace(time_ps=0)
+            for at, key in _call_keys(job).items()
+        }
+        return Player(
+            job_of(job), self._needs(durations, free), SeparateCalls({})
+        ).play()
 
-    def _needs(self, durations: Sequence[int], bundles: Mapping[int, CallBundle]) -> JobTimes:
+    def _needs(
+        self, durations: Sequence[int], bundles: Mapping[int, CallBundle]
+    ) -> JobTimes:
         gap_ps = self.machine.request.gap
         pause_ps = gap_ps if isinstance(gap_ps, int) else 0
         return JobTimes(durations, bundles, self.machine.sms, pause_ps)
@@ -281,7 +314,9 @@ class RepresentedJob:
         self.watch.begins(f"{event.operation} of {event.bytes} B is simulated")
         group = self.recording.groups[event.group]
         self.kernels[key] = kernel = self.machine.time(group, event)
-        work = CallWork(event.operation, event.bytes, event.dtype, event.redop, event.root)
+        work = CallWork(
+            event.operation, event.bytes, event.dtype, event.redop, event.root
+        )
         groups = self.system.groups(group.ranks)
         self._bundles[key] = CallBundle(groups, work, kernel.time_ps)
 
@@ -293,7 +328,11 @@ class RepresentedJob:
 
 def _call_keys(job: Recording) -> dict[int, CallKey]:
     """Return the key of every call of a job by its number."""
-    return {at: _key(event) for at, event in enumerate(job.events) if event.kind == "collective"}
+    return {
+        at: _key(event)
+        for at, event in enumerate(job.events)
+        if event.kind == "collective"
+    }
 
 
 def _key(event: Event) -> CallKey:

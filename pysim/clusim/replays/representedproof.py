@@ -35,7 +35,9 @@ class RepresentedRemedy:
         return self.most_ps
 
 
-def provable_job(job: RepresentedJob, time_ps: int, *, confirm: bool | None) -> ProvableVerdict:
+def provable_job(
+    job: RepresentedJob, time_ps: int, *, confirm: bool | None
+) -> ProvableVerdict:
     """Return the verdict on a job and its proof.
 
     Parameters
@@ -57,7 +59,9 @@ def _verdict(job: RepresentedJob, time_ps: int) -> Verdict:
         VerdictCause(*EXPOSED, time_ps - compute_ps),
     ]
     causes.sort(key=lambda cause: -cause.time_ps)
-    return Verdict(time_ps, tuple(cause for cause in causes if cause.time_ps), basis=BASIS)
+    return Verdict(
+        time_ps, tuple(cause for cause in causes if cause.time_ps), basis=BASIS
+    )
 
 
 def _remedies(job: RepresentedJob, verdict: Verdict) -> list[RepresentedRemedy]:
@@ -67,7 +71,10 @@ def _remedies(job: RepresentedJob, verdict: Verdict) -> list[RepresentedRemedy]:
     exposed_ps = times.get(EXPOSED, 0)
     if exposed_ps:
         classes = sorted({link.cls for link in job.system.setup.fabric.links})
-        remedies += [RepresentedRemedy(f"{name} x2", (EXPOSED,), exposed_ps) for name in classes]
+        remedies += [
+            RepresentedRemedy(f"{name} x2", (EXPOSED,), exposed_ps)
+            for name in classes
+        ]
     return sorted(remedies, key=lambda one: (-one.most_ps, one.words))
 
 
@@ -82,6 +89,8 @@ def _prove(job: RepresentedJob, verdict: Verdict, confirm: bool | None) -> Verdi
     def trial(remedy: RepresentedRemedy) -> RemedyTrial:
         changed = job.faster(remedy.words)
         after_ps = changed.play().time_ps
-        return RemedyTrial(verdict.time_ps - after_ps, lambda: _verdict(changed, after_ps))
+        return RemedyTrial(
+            verdict.time_ps - after_ps, lambda: _verdict(changed, after_ps)
+        )
 
     return proven(verdict, remedies, trial, ProofRule(budget, every=bool(confirm)))

@@ -18,7 +18,15 @@ from clusim.jobs.joint import JointTimes
 from clusim.jobs.player import CallBundle
 from clusim.jobs.times import Times
 from clusim.lowering import QUICK
-from clusim.nccl.choice import PUT, Choice, Communicators, GroupLike, Members, NcclOverrides, way_of
+from clusim.nccl.choice import (
+    PUT,
+    Choice,
+    Communicators,
+    GroupLike,
+    Members,
+    NcclOverrides,
+    way_of,
+)
 from clusim.nccl.launch import Launch, host_of
 from clusim.nccl.programs import CollectivePayload
 from clusim.nccltests.jobs import PerfKernel
@@ -62,7 +70,11 @@ def harness_of(log: Log, comm: int) -> Harness:
 def flags_of(harness: Harness) -> str:
     """Return the flags of nccl-tests that change times."""
     launch = harness.launch
-    flags = {"t": launch.threads, "g": launch.gpus_per_thread, "m": launch.aggregated}
+    flags = {
+        "t": launch.threads,
+        "g": launch.gpus_per_thread,
+        "m": launch.aggregated,
+    }
     more = [f"-{flag} {value}" for flag, value in flags.items() if value > 1]
     graphs = [f"-G {harness.graphs}"] if launch.graph else []
     return " ".join([*more, f"-n {harness.iterations}", *graphs])
@@ -110,10 +122,15 @@ def moved_of(call: LoggedCall) -> CollectivePayload:
 
 def wanted_of(call: LoggedCall) -> NcclOverrides | None:
     """Return the tuner's choice in the log; None if absent or unknown."""
-    algorithm, protocol = find_algorithm(call.algorithm), find_protocol(call.protocol)
+    algorithm, protocol = (
+        find_algorithm(call.algorithm),
+        find_protocol(call.protocol),
+    )
     if algorithm is None or protocol is None:
         return None
-    return NcclOverrides(algorithm, protocol, call.channels, call.model_us, "printed in the log")
+    return NcclOverrides(
+        algorithm, protocol, call.channels, call.model_us, "printed in the log"
+    )
 
 
 def choice_of(nccl: Communicators, members: Members, call: LoggedCall) -> Choice:
@@ -123,7 +140,9 @@ def choice_of(nccl: Communicators, members: Members, call: LoggedCall) -> Choice
     recorded = wanted_of(call)
     result = nccl.choice(members, moved_of(call), recorded)
     if call.algorithm and recorded is None and not result.note:
-        return replace(result, note=f"{call.algorithm} {call.protocol} cannot run here")
+        return replace(
+            result, note=f"{call.algorithm} {call.protocol} cannot run here"
+        )
     return result
 
 
@@ -178,11 +197,17 @@ class Timer:
             run=self.run,
         )
 
-    def collective(self, site: Site, group: GroupLike, call: LoggedCall) -> list[int]:
+    def collective(
+        self, site: Site, group: GroupLike, call: LoggedCall
+    ) -> list[int]:
         """Append a call of a communicator, or of topology ranks, to a schedule; return its last tasks."""
         nccl = self.nccl
         if call.operation == "puts":
-            return [task for tasks in nccl.puts(site, group, call.messages) for task in tasks]
+            return [
+                task
+                for tasks in nccl.puts(site, group, call.messages)
+                for task in tasks
+            ]
         if call.messages:
             return nccl.messages(site, group, call.messages)
         return nccl.collective(site, group, moved_of(call), wanted_of(call))
@@ -190,9 +215,13 @@ class Timer:
     def time(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
         """Return the time of a call as reported by its harness."""
         question = _signature(members), replace(call, comm=0)
-        return self.times.find(question, partial(self._simulate, members, call, harness), harness)
+        return self.times.find(
+            question, partial(self._simulate, members, call, harness), harness
+        )
 
-    def _simulate(self, members: Members, call: LoggedCall, harness: Harness) -> Timed:
+    def _simulate(
+        self, members: Members, call: LoggedCall, harness: Harness
+    ) -> Timed:
         comm = members.comm
         choice = choice_of(self.nccl, members, call)
         result = self._run(members, call, 1)
@@ -216,7 +245,9 @@ class Timer:
             choice.note,
             choice.as_wanted or plan_text is PUT,
             result.provenance.granularity_note,
-            tuple((n, b) for n, b in zip(result.wires.names, busy, strict=True) if b),
+            tuple(
+                (n, b) for n, b in zip(result.wires.names, busy, strict=True) if b
+            ),
             None if diagnosis is None else diagnosis.verdict,
             () if diagnosis is None else diagnosis.remedies,
             result.grants,
@@ -225,7 +256,9 @@ class Timer:
     def _run(self, members: Members, call: LoggedCall, times: int) -> Result:
         """Simulate `times` consecutive instances of a call."""
         fabric = self.nccl.fabric
-        builder = ProgramBuilder(fabric.num_ranks, f"{call.operation} {call.bytes} B")
+        builder = ProgramBuilder(
+            fabric.num_ranks, f"{call.operation} {call.bytes} B"
+        )
         try:
             for _ in range(times):
                 self.collective(Site(builder, "comm0"), members, call)
@@ -236,7 +269,9 @@ class Timer:
         schedule_request = ScheduleRequest(
             self.setup, builder.build(), granularity=self.times.granularity
         )
-        return self.run(schedule_request, self.options, f"{call.operation} of {call.bytes} B")
+        return self.run(
+            schedule_request, self.options, f"{call.operation} of {call.bytes} B"
+        )
 
     def run(self, asked: ScheduleRequest, options: RunOptions, where: str) -> Result:
         """Simulate a schedule with the change; `where` names it if the time limit is reached."""
@@ -250,5 +285,13 @@ class Timer:
 def _signature(members: Members) -> tuple[Any, ...]:
     """Return a key that is equal for communicators with the same times."""
     comm = members.comm
-    routes: Sequence[Any] = tuple((c.ring, c.parent, c.ring_adapters) for c in comm.channels)
-    return comm.ranks, members.position, routes, comm.nvls_channels, comm.p2p_channels
+    routes: Sequence[Any] = tuple(
+        (c.ring, c.parent, c.ring_adapters) for c in comm.channels
+    )
+    return (
+        comm.ranks,
+        members.position,
+        routes,
+        comm.nvls_channels,
+        comm.p2p_channels,
+    )

@@ -31,10 +31,16 @@ def stacked_bars(
 ) -> Figure:
     """Return bars divided into fractions of 1; parts absent from all bars are omitted."""
     with styled_figure(Look(width_in)) as figure:
-        figure.set_size_inches(width_in, width_in * (0.16 + 0.042 * max(3, len(labels))))
+        figure.set_size_inches(
+            width_in, width_in * (0.16 + 0.042 * max(3, len(labels)))
+        )
         axes = figure.add_subplot()
         named = zip(parts.items(), PALETTE, strict=True)
-        bars = ((name, 100 * shares, colour) for (name, shares), colour in named if shares.any())
+        bars = (
+            (name, 100 * shares, colour)
+            for (name, shares), colour in named
+            if shares.any()
+        )
         stack(axes, labels, bars)
         axes.set_xlabel("part of the step [%]")
         _head(figure, axes, title)
@@ -51,8 +57,12 @@ def curves(
     with styled_figure(Look(width_in)) as figure:
         figure.set_size_inches(width_in, width_in * 0.5)
         axes = figure.add_subplot()
-        for (name, values), colour, mark in zip(series.items(), PALETTE, MARKS, strict=False):
-            axes.plot(sizes, values, color=colour, marker=mark, markersize=4, label=name)
+        for (name, values), colour, mark in zip(
+            series.items(), PALETTE, MARKS, strict=False
+        ):
+            axes.plot(
+                sizes, values, color=colour, marker=mark, markersize=4, label=name
+            )
         axes.set_xscale("log", base=2)
         ticks = sizes[:: max(1, len(sizes) // 8)]
         axes.set_xticks(ticks, labels=[format_size(size) for size in ticks])
@@ -69,12 +79,25 @@ def plot_flows(rates: FlowRates, width_in: float = SCREEN_IN) -> Figure:
     with styled_figure(Look(width_in)) as figure:
         figure.set_size_inches(width_in, width_in * 0.5)
         axes = figure.add_subplot()
-        time_us = [rates.bin_ps * (place + 0.5) / 1e6 for place in range(_bins_of(rates))]
+        time_us = [
+            rates.bin_ps * (place + 0.5) / 1e6 for place in range(_bins_of(rates))
+        ]
         for place, flow in enumerate(rates.flows):
-            name = f"{flow.source} to {flow.destination}" if place < MOST_NAMES else None
+            name = (
+                f"{flow.source} to {flow.destination}"
+                if place < MOST_NAMES
+                else None
+            )
             style = "-" if place < len(PALETTE) else "--"
             colour = PALETTE[place % len(PALETTE)]
-            axes.plot(time_us, flow.rates_GBps, style, color=colour, linewidth=1, label=name)
+            axes.plot(
+                time_us,
+                flow.rates_GBps,
+                style,
+                color=colour,
+                linewidth=1,
+                label=name,
+            )
         axes.set_ylim(bottom=0)
         axes.set_xlabel("time [us]")
         axes.set_ylabel("rate of the flow [GB/s]")
@@ -91,15 +114,21 @@ def _bins_of(rates: FlowRates) -> int:
     return len(rates.flows[0].rates_GBps) if rates.flows else 0
 
 
-def plot_sensitivity(result: Sensitivity, figure: str = "", width_in: float = SCREEN_IN) -> Figure:
+def plot_sensitivity(
+    result: Sensitivity, figure: str = "", width_in: float = SCREEN_IN
+) -> Figure:
     """Draw ``elasticity``: a horizontal bar for each figure of at least 1%, the largest at the top."""
     if figure not in ("", "elasticity"):
-        raise InputError(f"figure {figure!r}: unknown; a sensitivity has one, 'elasticity'")
+        raise InputError(
+            f"figure {figure!r}: unknown; a sensitivity has one, 'elasticity'"
+        )
     rows = result.shown
     if not rows:
         raise InputError(f"elasticity: no derivatives to draw; {result.note}")
     with styled_figure(Look(width_in)) as chart:
-        chart.set_size_inches(width_in, width_in * (0.16 + 0.042 * max(3, len(rows))))
+        chart.set_size_inches(
+            width_in, width_in * (0.16 + 0.042 * max(3, len(rows)))
+        )
         axes = chart.add_subplot()
         values = [row.elasticity for row in rows]
         colours = [PALETTE[value > 0] for value in values]
@@ -116,4 +145,6 @@ def _head(figure: Any, axes: Any, title: str) -> None:
     """Put the title and the legend above the axes."""
     axes.set_title(title, loc="left")
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=len(labels), frameon=False
+    )

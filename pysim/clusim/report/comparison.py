@@ -76,7 +76,9 @@ def run_on_page(name: str, result: Result) -> Compared:
     busbw = result.busbw_GBps if sized else None
     notes = () if result.complete else ("unfinished: this is how far the run got",)
     verdict = result.verdict
-    return Compared(name, result.time_ps, verdict, busbw, facts, wire_loads(result), told=notes)
+    return Compared(
+        name, result.time_ps, verdict, busbw, facts, wire_loads(result), told=notes
+    )
 
 
 def read_compared(paths: Sequence[Path], names: Sequence[str]) -> list[Compared]:
@@ -123,7 +125,12 @@ def comparison_page(
     parts = []
     for of, runs in groups:
         parts += [element("h2", of, class_="group")] if of else []
-        sections = (_verdicts(runs), _times(runs, time), _differences(runs), _loads(runs))
+        sections = (
+            _verdicts(runs),
+            _times(runs, time),
+            _differences(runs),
+            _loads(runs),
+        )
         parts += [element("section", part) for part in sections if part.html]
     return plain_page(title, join_markup(parts, "\n"))
 
@@ -157,7 +164,9 @@ def _verdicts(runs: Sequence[Compared]) -> Markup:
             else element("div", element("p", "no verdict"), class_="verdict")
         )
         cards.append(element("article", element("h3", run.name), *hints, card))
-    return join_markup([element("h2", "Bottlenecks"), element("div", *cards, class_="cards")])
+    return join_markup(
+        [element("h2", "Bottlenecks"), element("div", *cards, class_="cards")]
+    )
 
 
 def _against(run: Compared, base: Compared) -> str:
@@ -173,7 +182,9 @@ def _times(runs: Sequence[Compared], time: str) -> Markup:
             run.name,
             run.facts.get("Plan", ""),
             run.time_ps or None,
-            f"{format_time(run.time_ps)}{_against(run, base)}" if run.time_ps else "cannot run",
+            f"{format_time(run.time_ps)}{_against(run, base)}"
+            if run.time_ps
+            else "cannot run",
             () if run.held_ps is None else (("held", float(run.held_ps)),),
         )
         for run in runs
@@ -181,18 +192,31 @@ def _times(runs: Sequence[Compared], time: str) -> Markup:
     legend: list[Content] = [element("span", element("b", class_="work"), " time")]
     if any(row.marks for row in rows):
         legend.append(
-            element("span", element("b", class_="held"), " with the baseline's plan held")
+            element(
+                "span", element("b", class_="held"), " with the baseline's plan held"
+            )
         )
     parts: list[Content] = [element("h2", "Times")]
     parts += [element("p", f"Times: {time}.", class_="hint")] if time else []
-    parts += [element("p", *legend, class_="legend"), axis(rows, lambda ps: format_time(round(ps)))]
+    parts += [
+        element("p", *legend, class_="legend"),
+        axis(rows, lambda ps: format_time(round(ps))),
+    ]
     speeds = [
-        AxisRow(run.name, run.facts.get("Plan", ""), run.busbw_GBps, f"{run.busbw_GBps:.1f} GB/s")
+        AxisRow(
+            run.name,
+            run.facts.get("Plan", ""),
+            run.busbw_GBps,
+            f"{run.busbw_GBps:.1f} GB/s",
+        )
         for run in runs
         if run.busbw_GBps is not None
     ]
     if speeds:
-        parts += [element("h3", "Bus bandwidth"), axis(speeds, lambda speed: f"{speed:g} GB/s")]
+        parts += [
+            element("h3", "Bus bandwidth"),
+            axis(speeds, lambda speed: f"{speed:g} GB/s"),
+        ]
     return join_markup(parts)
 
 
@@ -200,19 +224,27 @@ def _differences(runs: Sequence[Compared]) -> Markup:
     names = dict.fromkeys(name for run in runs for name in run.facts)
     values = {name: [run.facts.get(name, "-") for run in runs] for name in names}
     differing = {name: row for name, row in values.items() if len(set(row)) > 1}
-    alike = [f"{name}: {row[0]}" for name, row in values.items() if name not in differing]
+    alike = [
+        f"{name}: {row[0]}" for name, row in values.items() if name not in differing
+    ]
     parts: list[Content] = [element("h2", "What differs")]
     if differing:
         head = ["", *(run.name for run in runs)]
         parts.append(
-            table(head, [(name, *row) for name, row in differing.items()], "wide facts runs")
+            table(
+                head,
+                [(name, *row) for name, row in differing.items()],
+                "wide facts runs",
+            )
         )
     elif len(names) > 1:
         parts.append(element("p", "No setting of the runs."))
     else:
         return join_markup(())
     if alike:
-        parts.append(element("p", f"The same of all: {'; '.join(alike)}.", class_="hint"))
+        parts.append(
+            element("p", f"The same of all: {'; '.join(alike)}.", class_="hint")
+        )
     return join_markup(parts)
 
 
@@ -233,7 +265,9 @@ def _loads(runs: Sequence[Compared]) -> Markup:
                 element("span", words),
             ]
         groups.append(
-            join_markup([element("h3", name), element("div", *bars, class_="overlap axis")])
+            join_markup(
+                [element("h3", name), element("div", *bars, class_="overlap axis")]
+            )
         )
     hint = "Part of the time in which wires were busy, both directions: all of a class on average, and its fullest one."
     legend = element(
@@ -242,4 +276,6 @@ def _loads(runs: Sequence[Compared]) -> Markup:
         element("span", element("b", class_="cost"), " fullest wire"),
         class_="legend",
     )
-    return join_markup([element("h2", "Wires"), element("p", hint, class_="hint"), legend, *groups])
+    return join_markup(
+        [element("h2", "Wires"), element("p", hint, class_="hint"), legend, *groups]
+    )

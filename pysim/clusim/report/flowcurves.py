@@ -43,7 +43,9 @@ class Band(NamedTuple):
         """Return the band of a table, shape (flows, columns); unknown values are not counted."""
         any_value = ~np.isnan(values).all(axis=0)
         rows = np.zeros((3, values.shape[1]))
-        rows[:, any_value] = np.nanpercentile(values[:, any_value], (10, 50, 90), axis=0)
+        rows[:, any_value] = np.nanpercentile(
+            values[:, any_value], (10, 50, 90), axis=0
+        )
         return cls(*rows)
 
 
@@ -104,7 +106,9 @@ class FlowCurves:
         rtt_us[(rtt_ps < 0) | (payload == 0)] = np.nan
         queue = np.maximum.reduceat(bins.wires["queue"], starts, axis=1)
         top = np.argsort(-queue.max(axis=1), kind="stable")[:SHOWN_QUEUES]
-        queues = {result.wires.names[row]: queue[row] for row in top if queue[row].any()}
+        queues = {
+            result.wires.names[row]: queue[row] for row in top if queue[row].any()
+        }
         return cls(
             edge_ps=edges,
             names=flows.names,
@@ -160,7 +164,9 @@ class _Panel:
         """Return a curve; values that are not numbers are omitted."""
         points = self._points(np.nan_to_num(values))
         points = [points[column] for column in np.flatnonzero(~np.isnan(values))]
-        return element("polyline", element("title", title), class_=kind, points=" ".join(points))
+        return element(
+            "polyline", element("title", title), class_=kind, points=" ".join(points)
+        )
 
     def band(self, band: Band) -> Markup:
         """Return the range of a band, and its median."""
@@ -172,10 +178,14 @@ class _Panel:
     def frame(self, label: str, top_label: str) -> Markup:
         """Return the axis of a quantity, with its label."""
         base = self._top + _HIGH
-        axis = element("line", x1=_LEFT, x2=_WIDTH - 8, y1=f"{base:.0f}", y2=f"{base:.0f}")
+        axis = element(
+            "line", x1=_LEFT, x2=_WIDTH - 8, y1=f"{base:.0f}", y2=f"{base:.0f}"
+        )
         title = element("text", label, x=_LEFT, y=f"{self._top - 8:.0f}")
         label_x = f"{_LEFT - 6:.0f}"
-        high = element("text", top_label, x=label_x, y=f"{self._top + 8:.0f}", text_anchor="end")
+        high = element(
+            "text", top_label, x=label_x, y=f"{self._top + 8:.0f}", text_anchor="end"
+        )
         low = element("text", "0", x=label_x, y=f"{base:.0f}", text_anchor="end")
         return join_markup([axis, title, high, low])
 
@@ -233,7 +243,8 @@ def _rates(curves: FlowCurves, top: float) -> Iterator[Markup]:
     if len(rates) > 1:
         yield panel.band(band)
     yield panel.frame(
-        "payload rate of each flow; median, and 80% of the flows", format_rate(top_GBps * 1e9)
+        "payload rate of each flow; median, and 80% of the flows",
+        format_rate(top_GBps * 1e9),
     )
 
 
@@ -258,5 +269,6 @@ def _trips(curves: FlowCurves, top: float) -> Iterator[Markup]:
     panel = _Panel(curves, top, longest_us)
     yield panel.band(band)
     yield panel.frame(
-        "round trip: median, and 80% of the flows", format_time(round(longest_us * 1e6))
+        "round trip: median, and 80% of the flows",
+        format_time(round(longest_us * 1e6)),
     )

@@ -32,9 +32,7 @@ def ended_rows(result: Result) -> list[tuple[str, str]]:
     rows = [("ended by", ended.why), ("work done", share)]
     rows.append(("at least", format_time(ended.least_ps)))
     if result.wall_s > 0:
-        rate = (
-            f"{format_time(round(result.time_ps / result.wall_s))} a second, {result.rate_words()}"
-        )
+        rate = f"{format_time(round(result.time_ps / result.wall_s))} a second, {result.rate_words()}"
         rows.append(("simulated", rate))
     return rows
 
@@ -47,7 +45,9 @@ def _GBps(rate: float) -> str:
 def head_lines(result: Result) -> list[str]:
     """Return the lines that name the work and the system."""
     where = result.provenance.fabric
-    note = [] if result.complete else ["", "  unfinished: this is how far the run got"]
+    note = (
+        [] if result.complete else ["", "  unfinished: this is how far the run got"]
+    )
     call = result.call
     if call is None:
         # Traffic has no tasks; a trace contains its messages only if it is complete.

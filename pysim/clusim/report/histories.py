@@ -16,12 +16,22 @@ FULL = 255
 MEASURES: dict[str, tuple[str, str]] = {
     "load": ("Load", "part of the time in which the wire was busy"),
     "peak": ("Load, fullest wire", "the same of the fullest wire of the row"),
-    "credit": ("No credit", "part of the time the wire was idle only due to lack of credit"),
-    "contended": ("Contended", "part of the time a packet waited while the wire served another"),
+    "credit": (
+        "No credit",
+        "part of the time the wire was idle only due to lack of credit",
+    ),
+    "contended": (
+        "Contended",
+        "part of the time a packet waited while the wire served another",
+    ),
     "queue": ("Queue", "bytes queued for the wire, largest sample"),
 }
 """Histories of wires: name -> (title, meaning)."""
-_COUNTERS = {"load": "busy", "credit": "stall_credit", "contended": "stall_arbitration"}
+_COUNTERS = {
+    "load": "busy",
+    "credit": "stall_credit",
+    "contended": "stall_arbitration",
+}
 
 
 def group_wires(machine: DrawnMachine, wires: Wires, limit: int) -> WireGroups:
@@ -47,7 +57,9 @@ def group_wires(machine: DrawnMachine, wires: Wires, limit: int) -> WireGroups:
     for number in range(len(classes)):
         by_node += _at_nodes(machine, order[class_of[order] == number])
     if len(by_node) > limit:
-        by_node = _join_groups(by_node, class_of, 1 << (-(-len(by_node) // limit) - 1).bit_length())
+        by_node = _join_groups(
+            by_node, class_of, 1 << (-(-len(by_node) // limit) - 1).bit_length()
+        )
     return _label_groups(machine, wires, by_node)
 
 
@@ -57,7 +69,9 @@ def _at_nodes(machine: DrawnMachine, mine: Array) -> list[Array]:
     use_target = len(np.unique(target)) > len(np.unique(source))
     key = target if use_target else source
     order = np.argsort(key, kind="stable")
-    return cut(mine[order], (machine.target if use_target else machine.source)[:, None])
+    return cut(
+        mine[order], (machine.target if use_target else machine.source)[:, None]
+    )
 
 
 def _join_groups(groups: list[Array], class_of: Array, count: int) -> list[Array]:
@@ -65,11 +79,15 @@ def _join_groups(groups: list[Array], class_of: Array, count: int) -> list[Array
     joined: list[Array] = []
     for number in dict.fromkeys(int(class_of[group[0]]) for group in groups):
         mine = [group for group in groups if class_of[group[0]] == number]
-        joined += [np.concatenate(mine[i : i + count]) for i in range(0, len(mine), count)]
+        joined += [
+            np.concatenate(mine[i : i + count]) for i in range(0, len(mine), count)
+        ]
     return joined
 
 
-def _label_groups(machine: DrawnMachine, wires: Wires, groups: list[Array]) -> WireGroups:
+def _label_groups(
+    machine: DrawnMachine, wires: Wires, groups: list[Array]
+) -> WireGroups:
     labels, classes = [], []
     for group in groups:
         sources = _names(machine, machine.source[group])
@@ -104,7 +122,12 @@ class History:
 
 
 def history(
-    bins: Bins, groups: WireGroups, *, columns: int, from_ps: int = 0, until_ps: int | None = None
+    bins: Bins,
+    groups: WireGroups,
+    *,
+    columns: int,
+    from_ps: int = 0,
+    until_ps: int | None = None,
 ) -> History:
     """Return the history of `groups` between two times [ps].
 
@@ -130,7 +153,9 @@ def history(
         values[name] = _bytes(groups.mean(table) / width)
         if name == "load" and groups.sizes.max() > 1:
             values["peak"] = _bytes(groups.largest(table) / width)
-    queue = groups.largest(np.maximum.reduceat(bins.wires["queue"][:, :high], starts, axis=1))
+    queue = groups.largest(
+        np.maximum.reduceat(bins.wires["queue"][:, :high], starts, axis=1)
+    )
     longest = int(bins.wires["queue"].max(initial=0))
     values["queue"] = _bytes(queue / max(1, longest))
     return History(edges, values, longest)

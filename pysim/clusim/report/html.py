@@ -45,7 +45,9 @@ _BARS = 4
 def page(feed: Feed) -> str:
     """Return the report of a run with data coarse enough to stay below `LIMIT_BYTES`."""
     text, lanes = "", len(feed.lanes.ranks)
-    details = [detail for detail in _DETAIL if lanes * _BARS * detail[0] <= MOST_BARS]
+    details = [
+        detail for detail in _DETAIL if lanes * _BARS * detail[0] <= MOST_BARS
+    ]
     for columns, rows in details or _DETAIL[-1:]:
         fitted = feed if len(feed.rows) <= rows else feed.with_rows(rows)
         text = _fill(fitted, _embed_messages(fitted, columns), live=False).html
@@ -68,7 +70,9 @@ def page_style() -> str:
 @cache
 def page_script(*names: str) -> str:
     """Return the script of a page, with shipped scripts."""
-    return "\n".join(['"use strict";', "(() => {", *map(read_page_file, names), "})();"])
+    return "\n".join(
+        ['"use strict";', "(() => {", *map(read_page_file, names), "})();"]
+    )
 
 
 def policy(*, live: bool) -> str:
@@ -76,7 +80,9 @@ def policy(*, live: bool) -> str:
 
     It allows only the page's script and style, and, if `live`, its server.
     """
-    return page_policy(page_script(*SCRIPTS)) + ("; connect-src 'self'" if live else "")
+    return page_policy(page_script(*SCRIPTS)) + (
+        "; connect-src 'self'" if live else ""
+    )
 
 
 def page_policy(script: str) -> str:

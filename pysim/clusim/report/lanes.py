@@ -90,7 +90,9 @@ def lanes_of(result: Result, schedule: Schedule) -> Lanes:
     run = RunTasks(result, schedule)
     lanes = run.lanes()
     streams = [run.streams[stream] for _, stream in lanes]
-    return Lanes([rank for rank, _ in lanes], streams, run.names, _TasksOfLanes(run, lanes))
+    return Lanes(
+        [rank for rank, _ in lanes], streams, run.names, _TasksOfLanes(run, lanes)
+    )
 
 
 class _TasksOfLanes:
@@ -98,12 +100,16 @@ class _TasksOfLanes:
 
     def __init__(self, run: RunTasks, lanes: Sequence[tuple[int, int]]) -> None:
         self._run = run
-        self._key = np.array([rank * len(run.streams) + stream for rank, stream in lanes], np.int64)
+        self._key = np.array(
+            [rank * len(run.streams) + stream for rank, stream in lanes], np.int64
+        )
 
     def __iter__(self) -> Iterator[LaneTasks]:
         for tasks in self._run:
             key = tasks.rank * len(self._run.streams) + tasks.stream
-            kind = np.where(tasks.communicates, KINDS.index("communication"), tasks.kind)
+            kind = np.where(
+                tasks.communicates, KINDS.index("communication"), tasks.kind
+            )
             lane = np.searchsorted(self._key, key)
             times = tasks.start_ps, tasks.moves_ps, tasks.end_ps
             yield LaneTasks(lane, kind, tasks.name, *times)
@@ -114,12 +120,16 @@ def window(lanes: Lanes, from_ps: int, until_ps: int, columns: int) -> Bars:
 
     Each lane has at most a few bars per column.
     """
-    bars = [_visible_bars(tasks, from_ps, until_ps, columns) for tasks in lanes.tasks]
+    bars = [
+        _visible_bars(tasks, from_ps, until_ps, columns) for tasks in lanes.tasks
+    ]
     nothing = [np.zeros(0, np.int64)] * 6
     return Bars(*map(np.concatenate, zip(nothing, *bars, strict=True)))
 
 
-def _visible_bars(lanes: LaneTasks, from_ps: int, until_ps: int, columns: int) -> list[Array]:
+def _visible_bars(
+    lanes: LaneTasks, from_ps: int, until_ps: int, columns: int
+) -> list[Array]:
     """Return the columns of the bars of some tasks."""
     visible = np.flatnonzero((lanes.start_ps < until_ps) & (lanes.end_ps >= from_ps))
     start, end = lanes.start_ps[visible], lanes.end_ps[visible]
@@ -128,7 +138,9 @@ def _visible_bars(lanes: LaneTasks, from_ps: int, until_ps: int, columns: int) -
     column = ((start - from_ps) // pixel_ps).astype(np.int64)
     short = (end - start) < pixel_ps
     key = np.where(
-        short, (lanes.lane[visible] * 4 + lanes.kind[visible]) * (columns + 2) + column + 1, -1
+        short,
+        (lanes.lane[visible] * 4 + lanes.kind[visible]) * (columns + 2) + column + 1,
+        -1,
     )
     order = np.lexsort((start, key))
     fresh = np.ones(len(order), bool)
@@ -155,11 +167,15 @@ def shares_of(lanes: Lanes, time_ps: int) -> Shares:
         if not len(tasks.lane):
             continue
         ranks.append(lanes.ranks[int(tasks.lane[0])])
-        computes, talks = (tasks.kind == KINDS.index(kind) for kind in ("compute", "communication"))
+        computes, talks = (
+            tasks.kind == KINDS.index(kind) for kind in ("compute", "communication")
+        )
         computing = Union(tasks.start_ps[computes], tasks.end_ps[computes])
         talking = Union(tasks.moves_ps[talks], tasks.end_ps[talks])
         overlap = computing.shared_ps(talking)
-        rows.append((computing.length_ps - overlap, overlap, talking.length_ps - overlap))
+        rows.append(
+            (computing.length_ps - overlap, overlap, talking.length_ps - overlap)
+        )
     table = np.array(rows, np.int64).reshape(-1, 3)
     compute, both, exposed = table.T
     return Shares(ranks, compute, both, exposed, time_ps - table.sum(axis=1))

@@ -70,7 +70,9 @@ def csp_hash(text: str) -> str:
 
 def read_page_file(name: str) -> str:
     """Return a file of the page."""
-    return (resources.files("clusim.report") / "page" / name).read_text(encoding="utf-8")
+    return (resources.files("clusim.report") / "page" / name).read_text(
+        encoding="utf-8"
+    )
 
 
 def fill(name: str, **parts: Content) -> Markup:
@@ -105,8 +107,14 @@ def machine_svg(picture: Picture, rate_Bps: NDArray[Any]) -> Markup:
         for path, width in zip(paths, widths, strict=False)
     ]
     parts += [element("path", class_="hit", d=path) for path in paths]
-    for kind, titles in (("title", picture.titles), ("title small", picture.bar_titles())):
-        parts += [element("text", text, class_=kind, x=6, y=f"{y:.0f}") for text, y in titles]
+    for kind, titles in (
+        ("title", picture.titles),
+        ("title small", picture.bar_titles()),
+    ):
+        parts += [
+            element("text", text, class_=kind, x=6, y=f"{y:.0f}")
+            for text, y in titles
+        ]
     sizes = picture.label_sizes(13.0, 1.75)
     parts += [_box(box, sizes[box.width]) for box in picture.boxes]
     paths = [f"M{x1:.1f} {y:.1f}H{x2:.1f}" for x1, x2, y in picture.bar_spans()]
@@ -143,7 +151,11 @@ def _box(box: Box, size: float) -> Markup:
     rect = _rect(box.kind, box, f"{box.radius:.1f}")
     # The size is an attribute: styles of elements are not allowed to the page.
     text = element(
-        "text", box.label, x=f"{box.x:.1f}", y=f"{box.text_y:.1f}", font_size=f"{size:.1f}"
+        "text",
+        box.label,
+        x=f"{box.x:.1f}",
+        y=f"{box.text_y:.1f}",
+        font_size=f"{size:.1f}",
     )
     return element("g", element("title", box.name), rect, text)
 
@@ -155,7 +167,9 @@ def latency_svg(messages: Messages, bars: int = 48) -> Content:
     if not len(latency):
         return ""
     low, high = int(latency.min()), int(latency.max())
-    counts, edges = np.histogram(latency, bins=bars, range=(low, max(high, low + bars)))
+    counts, edges = np.histogram(
+        latency, bins=bars, range=(low, max(high, low + bars))
+    )
     width, height, margin, base = 720.0, 190.0, 8.0, 160.0
     pitch = (width - 2 * margin) / bars
     tallest = max(1, int(counts.max()))
@@ -175,12 +189,22 @@ def latency_svg(messages: Messages, bars: int = 48) -> Content:
         )
         parts.append(bar)
     parts.append(element("line", x1=margin, x2=width - margin, y1=base, y2=base))
-    anchors = {0.0: "start", 0.25: "middle", 0.5: "middle", 0.75: "middle", 1.0: "end"}
+    anchors = {
+        0.0: "start",
+        0.25: "middle",
+        0.5: "middle",
+        0.75: "middle",
+        1.0: "end",
+    }
     for part, anchor in anchors.items():
         x = margin + part * (width - 2 * margin)
         at = format_time(round(low + part * (float(edges[-1]) - low)))
-        parts.append(element("text", at, x=f"{x:.1f}", y=base + 18, text_anchor=anchor))
-    parts.append(element("text", f"messages (most in one bar: {tallest:,})", x=margin, y=14))
+        parts.append(
+            element("text", at, x=f"{x:.1f}", y=base + 18, text_anchor=anchor)
+        )
+    parts.append(
+        element("text", f"messages (most in one bar: {tallest:,})", x=margin, y=14)
+    )
     return element(
         "svg",
         join_markup(parts, "\n"),

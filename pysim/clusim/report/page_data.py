@@ -51,7 +51,13 @@ from clusim.results.trace.inputs import inputs_of
 from clusim.results.trace.reader import open_trace, result_of
 
 ALIGN = 8
-TYPES = {"uint8": "u1", "uint16": "<u2", "uint32": "<u4", "int32": "<i4", "float64": "<f8"}
+TYPES = {
+    "uint8": "u1",
+    "uint16": "<u2",
+    "uint32": "<u4",
+    "int32": "<i4",
+    "float64": "<f8",
+}
 """Column types with a JavaScript array type.
 
 64-bit integers are sent as float64, exact to 2^53.
@@ -66,11 +72,15 @@ def pack(header: dict[str, Any], columns: dict[str, Array]) -> bytes:
         if kind not in TYPES:
             kind = "float64"
         data = np.ascontiguousarray(values, TYPES[kind]).tobytes()
-        table.append({"name": name, "type": kind, "offset": offset, "count": values.size})
+        table.append(
+            {"name": name, "type": kind, "offset": offset, "count": values.size}
+        )
         data += bytes(-len(data) % ALIGN)
         blocks.append(data)
         offset += len(data)
-    text = json.dumps({**header, "columns": table}, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(
+        {**header, "columns": table}, separators=(",", ":"), allow_nan=False
+    )
     head = text.encode()
     head += b" " * (-(4 + len(head)) % ALIGN)
     return b"".join([len(head).to_bytes(4, "little"), head, *blocks])
@@ -81,7 +91,9 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     start = 4 + int.from_bytes(data[:4], "little")
     header: dict[str, Any] = json.loads(data[4:start])
     columns = {
-        row["name"]: np.frombuffer(data, TYPES[row["type"]], row["count"], start + row["offset"])
+        row["name"]: np.frombuffer(
+            data, TYPES[row["type"]], row["count"], start + row["offset"]
+        )
         for row in header.pop("columns")
     }
     return header, columns
@@ -114,24 +126,31 @@ class PathLanes:
     @classmethod
     def of(cls, rows: PathRows, lanes: Lanes, schedule: Schedule) -> PathLanes:
         """Prepare a path; `lanes` are those of the timeline."""
-        place = {key: i for i, key in enumerate(zip(lanes.ranks, lanes.streams, strict=True))}
+        place = {
+            key: i
+            for i, key in enumerate(zip(lanes.ranks, lanes.streams, strict=True))
+        }
         keys = zip(schedule["tasks/rank"], schedule["tasks/stream"], strict=True)
         # After the last task is the placeholder for segments without a rank.
         lane_of = np.array(
-            [*(place.get((int(rank), thread), -1) for rank, thread in keys), -1], np.int64
+            [*(place.get((int(rank), thread), -1) for rank, thread in keys), -1],
+            np.int64,
         )
         lane = lane_of[rows.tasks]
         on_lanes = np.flatnonzero(lane >= 0)
         path = rows.path
         over = RowSpans(lane, path.kind, path.name, path.start_ps, path.end_ps)
-        picked = RowSpans(*(getattr(over, name)[on_lanes] for name in RowSpans.__slots__))
+        picked = RowSpans(
+            *(getattr(over, name)[on_lanes] for name in RowSpans.__slots__)
+        )
         return cls(rows, _lanes(path), _lanes(rows.slices), _lanes(picked))
 
     def header(self) -> dict[str, Any]:
         """Return the data that do not depend on the window of time."""
         return {
             "rows": [
-                f"rank {rank}, {label}" if rank >= 0 else label for rank, label in self.found.rows
+                f"rank {rank}, {label}" if rank >= 0 else label
+                for rank, label in self.found.rows
             ],
             "ranks": [rank for rank, _ in self.found.rows],
             "whats": self.found.whats,
@@ -174,16 +193,22 @@ def used_part(result: Result) -> tuple[Result, list[str]]:
     wires = result.wires
     busy = {
         name
-        for name, count in zip(wires.classes, wires.counters["packets"].tolist(), strict=True)
+        for name, count in zip(
+            wires.classes, wires.counters["packets"].tolist(), strict=True
+        )
         if count
     }
-    ends = list(zip((name.count("/") for name in wires.names), wires.classes, strict=True))
+    ends = list(
+        zip((name.count("/") for name in wires.names), wires.classes, strict=True)
+    )
     if any(count == 1 and name in busy for count, name in ends):
         busy |= {name for count, name in ends if not count}
     idle = [name for name in dict.fromkeys(wires.classes) if name not in busy]
     if not busy or not idle:
         return result, []
-    used_wires: NDArray[np.int64] = np.flatnonzero([name in busy for name in wires.classes])
+    used_wires: NDArray[np.int64] = np.flatnonzero(
+        [name in busy for name in wires.classes]
+    )
     wires_with_traffic = replace(
         wires,
         names=[wires.names[wire] for wire in used_wires],
@@ -193,7 +218,9 @@ def used_part(result: Result) -> tuple[Result, list[str]]:
         counters=wires.counters[used_wires],
         mean_Bps=None if wires.mean_Bps is None else wires.mean_Bps[used_wires],
     )
-    histories = {name: table[used_wires] for name, table in result.bins.wires.items()}
+    histories = {
+        name: table[used_wires] for name, table in result.bins.wires.items()
+    }
     return replace(
         result, wires=wires_with_traffic, bins=replace(result.bins, wires=histories)
     ), idle
@@ -233,7 +260,9 @@ class Feed:
     path: PathLanes | None = None
 
     @classmethod
-    def open(cls, path: str | Path, rows: int = 400, *, findings: bool = True) -> Feed:
+    def open(
+        cls, path: str | Path, rows: int = 400, *, findings: bool = True
+    ) -> Feed:
         """Read a trace; its wires are shown in at most about `rows` rows.
 
         Without `findings` no analysis is run.
@@ -247,7 +276,9 @@ class Feed:
         results = _findings(path) if findings and inputs is not None else {}
         servers = results.pop("servers", None)
         flows = results.pop("flows", None)
-        feed = replace(cls.of(result, inputs, rows, **results), servers=servers, flows=flows)
+        feed = replace(
+            cls.of(result, inputs, rows, **results), servers=servers, flows=flows
+        )
         if "blame" not in results or not feed.lanes.ranks:
             return feed
         lanes = PathLanes.of(path_rows(path, MOST_ROWS), feed.lanes, feed.schedule)
@@ -296,7 +327,9 @@ class Feed:
     @property
     def measures(self) -> list[tuple[str, str, str]]:
         """Name, title and meaning of the measures this run has."""
-        has_groups = any(len(g) and g.sizes.max() > 1 for g in (self.rows, self.picture.lines))
+        has_groups = any(
+            len(g) and g.sizes.max() > 1 for g in (self.rows, self.picture.lines)
+        )
         return [
             (name, title, meaning)
             for name, (title, meaning) in MEASURES.items()
@@ -337,7 +370,9 @@ class Feed:
         bars = window(self.lanes, from_ps, until_ps, columns)
         fits_uint16 = len(self.lanes.ranks) < 1 << 16
         return pack(
-            {}, _columns(bars) | {"lane": bars.lane.astype(np.uint16 if fits_uint16 else np.uint32)}
+            {},
+            _columns(bars)
+            | {"lane": bars.lane.astype(np.uint16 if fits_uint16 else np.uint32)},
         )
 
     def steps(self, from_ps: int, until_ps: int, columns: int) -> bytes:
@@ -345,11 +380,19 @@ class Feed:
         assert self.path is not None, "is called only for runs with a critical path"
         return self.path.message(from_ps, until_ps, columns)
 
-    def _history(self, groups: WireGroups, from_ps: int, until_ps: int, columns: int) -> bytes:
+    def _history(
+        self, groups: WireGroups, from_ps: int, until_ps: int, columns: int
+    ) -> bytes:
         result: History = history(
-            self.result.bins, groups, columns=columns, from_ps=from_ps, until_ps=until_ps
+            self.result.bins,
+            groups,
+            columns=columns,
+            from_ps=from_ps,
+            until_ps=until_ps,
         )
-        return pack({}, {"edges": result.edge_ps.astype(np.float64), **result.values})
+        return pack(
+            {}, {"edges": result.edge_ps.astype(np.float64), **result.values}
+        )
 
     def _line_of_rows(self) -> list[int]:
         """Return the line of the picture that has all wires of a row, or -1."""
@@ -382,18 +425,30 @@ class Feed:
             "packets": groups.total(counters["packets"]),
             "queue": groups.largest(counters["queued_max"]),
         }
-        columns = {name: np.round(values, 5).tolist() for name, values in part.items()}
-        columns |= {
-            name: np.rint(values).astype(np.int64).tolist() for name, values in integers.items()
+        columns = {
+            name: np.round(values, 5).tolist() for name, values in part.items()
         }
-        head = {"labels": groups.labels, "classes": groups.classes, "sizes": groups.sizes.tolist()}
+        columns |= {
+            name: np.rint(values).astype(np.int64).tolist()
+            for name, values in integers.items()
+        }
+        head = {
+            "labels": groups.labels,
+            "classes": groups.classes,
+            "sizes": groups.sizes.tolist(),
+        }
         return head | columns
 
 
 def _findings(path: str | Path) -> dict[str, ColumnTable]:
     """Return the results of analyses, without those for which the trace does not hold enough."""
     result: dict[str, ColumnTable] = {}
-    analyses = {"blame": blame, "calls": collectives, "servers": server_table, "flows": flow_use}
+    analyses = {
+        "blame": blame,
+        "calls": collectives,
+        "servers": server_table,
+        "flows": flow_use,
+    }
     for name, analyse in analyses.items():
         with suppress(TraceError):
             result[name] = analyse(path)

@@ -43,7 +43,16 @@ SHARES = {
     "exposed communication": "#cc4a26",
     "neither": "#e3e6eb",
 }
-SCALE = ("#f3f1ee", "#fbdfae", "#f9b66a", "#ee8549", "#d5503f", "#a82a55", "#6f1560", "#34094a")
+SCALE = (
+    "#f3f1ee",
+    "#fbdfae",
+    "#f9b66a",
+    "#ee8549",
+    "#d5503f",
+    "#a82a55",
+    "#6f1560",
+    "#34094a",
+)
 """Colours of loads, as in the light theme of the report."""
 
 PALEST = 30
@@ -82,7 +91,9 @@ class Look:
     dpi: int = 300
 
 
-def save_figure(feed: Feed, name: str, target: Path, look: Look | None = None) -> None:
+def save_figure(
+    feed: Feed, name: str, target: Path, look: Look | None = None
+) -> None:
     """Draw one of `FIGURES` into a file; its extension selects the format."""
     look = look or Look()
     picture_format(target)
@@ -118,7 +129,9 @@ def _plot_figure(feed: Feed, figure: str, **look: Any) -> Figure:
         raise InputError(f"figure {figure!r}: unknown{suggest(figure, FIGURES)}")
     unknown = [name for name in look if name not in ("width_in", "measure")]
     if unknown:
-        raise InputError(f"plot: no option {unknown[0]!r}; there are width_in, measure")
+        raise InputError(
+            f"plot: no option {unknown[0]!r}; there are width_in, measure"
+        )
     settings = Look(**{"width_in": SCREEN_IN, **look})
     with styled_figure(settings) as canvas:
         _draw(canvas, feed, figure, settings)
@@ -128,7 +141,9 @@ def _plot_figure(feed: Feed, figure: str, **look: Any) -> Figure:
 def _draw(figure: Figure, feed: Feed, name: str, look: Look) -> None:
     """Draw one of `FIGURES`."""
     if look.measure not in MEASURES:
-        raise InputError(f"measure {look.measure!r}: unknown; use one of {', '.join(MEASURES)}")
+        raise InputError(
+            f"measure {look.measure!r}: unknown; use one of {', '.join(MEASURES)}"
+        )
     FIGURES[name](figure, feed, look.measure, look.width_in)
 
 
@@ -152,7 +167,9 @@ def styled_figure(look: Look) -> Iterator[Figure]:
         "text.parse_math": False,
     }
     with rc_context(style):
-        yield Figure(figsize=(look.width_in, look.width_in * 0.66), layout="constrained")
+        yield Figure(
+            figsize=(look.width_in, look.width_in * 0.66), layout="constrained"
+        )
 
 
 def _time_axis(axes: Any, time_ps: int) -> float:
@@ -169,7 +186,9 @@ def _colours() -> Any:
     return LinearSegmentedColormap.from_list("load", SCALE)
 
 
-def _scale(figure: Any, image: Any, axes: Any, measure: str, most_bytes: int) -> None:
+def _scale(
+    figure: Any, image: Any, axes: Any, measure: str, most_bytes: int
+) -> None:
     """Add the scale of colours: per cent, or bytes."""
     bar = figure.colorbar(image, ax=axes, pad=0.015, fraction=0.05, aspect=28)
     bar.outline.set_linewidth(0.3)
@@ -178,7 +197,8 @@ def _scale(figure: Any, image: Any, axes: Any, measure: str, most_bytes: int) ->
         bar.set_label("queue")
         return
     bar.set_ticks(
-        [0, FULL / 4, FULL / 2, 3 * FULL / 4, FULL], labels=["0", "25", "50", "75", "100"]
+        [0, FULL / 4, FULL / 2, 3 * FULL / 4, FULL],
+        labels=["0", "25", "50", "75", "100"],
     )
     bar.set_label(f"{MEASURES[measure][0].lower()} [%]")
 
@@ -192,7 +212,9 @@ def _heatmap(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
     rows, classes = len(feed.rows), feed.rows.classes
     bounds = [0, *(i for i in range(1, rows) if classes[i] != classes[i - 1]), rows]
     places = _places(bounds)
-    figure.set_size_inches(width_in, width_in * max(0.66, 0.2 + LEAST_SECTION * len(bounds)))
+    figure.set_size_inches(
+        width_in, width_in * max(0.66, 0.2 + LEAST_SECTION * len(bounds))
+    )
     # Columns and rows differ in size, which an image cannot show.
     image = axes.pcolormesh(
         result.edge_ps / scale,
@@ -218,7 +240,9 @@ def _places(bounds: list[int]) -> Array:
     """Return the edges of rows, such that a class of few rows has room for its name."""
     counts = np.diff(bounds)
     smallest_height = counts.sum() / max(8, 2 * len(counts))
-    return np.append(0, np.cumsum(np.repeat(np.maximum(counts, smallest_height) / counts, counts)))
+    return np.append(
+        0, np.cumsum(np.repeat(np.maximum(counts, smallest_height) / counts, counts))
+    )
 
 
 def _two_lines(wire_class: str) -> str:
@@ -229,9 +253,13 @@ def _two_lines(wire_class: str) -> str:
 def _timeline(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
     lanes = feed.lanes
     if not lanes.ranks:
-        raise InputError("timeline: no tasks of ranks in the trace; it is synthetic traffic")
+        raise InputError(
+            "timeline: no tasks of ranks in the trace; it is synthetic traffic"
+        )
     num_lanes = min(len(lanes.ranks), SHOWN_LANES)
-    figure.set_size_inches(width_in, max(0.3 * width_in, width_in * (0.18 + 0.028 * num_lanes)))
+    figure.set_size_inches(
+        width_in, max(0.3 * width_in, width_in * (0.18 + 0.028 * num_lanes))
+    )
     axes = figure.add_subplot()
     scale = _time_axis(axes, feed.result.time_ps)
     bars = window(lanes, 0, feed.result.time_ps, 1600)
@@ -241,7 +269,8 @@ def _timeline(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
             continue
         axes.barh(
             bars.lane[mine],
-            np.maximum(bars.end_ps - bars.start_ps, feed.result.time_ps / 2000)[mine] / scale,
+            np.maximum(bars.end_ps - bars.start_ps, feed.result.time_ps / 2000)[mine]
+            / scale,
             left=bars.start_ps[mine] / scale,
             height=0.78,
             color=colour,
@@ -287,15 +316,21 @@ def _legend(figure: Any, axes: Any) -> None:
 def _overlap(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
     shares, time_ps = feed.shares, max(1, feed.result.time_ps)
     if not len(shares.ranks):
-        raise InputError("overlap: no tasks of ranks in the trace; it is synthetic traffic")
+        raise InputError(
+            "overlap: no tasks of ranks in the trace; it is synthetic traffic"
+        )
     order = list(range(len(shares.ranks)))
     if len(order) > SHOWN_RANKS:
-        order = sorted(np.argsort(-shares.exposed, kind="stable")[:SHOWN_RANKS].tolist())
+        order = sorted(
+            np.argsort(-shares.exposed, kind="stable")[:SHOWN_RANKS].tolist()
+        )
     figure.set_size_inches(width_in, width_in * (0.2 + 0.042 * len(order)))
     axes = figure.add_subplot()
     parts = (shares.compute, shares.both, shares.exposed, shares.idle)
     named = zip(SHARES.items(), parts, strict=True)
-    bars = [(name, 100 * part[order] / time_ps, colour) for (name, colour), part in named]
+    bars = [
+        (name, 100 * part[order] / time_ps, colour) for (name, colour), part in named
+    ]
     stack(axes, [f"rank {shares.ranks[i]}" for i in order], bars)
     axes.set_xlabel("part of the run [%]")
     handles, labels = axes.get_legend_handles_labels()
@@ -305,11 +340,20 @@ def _overlap(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
     )  # fmt: skip
 
 
-def stack(axes: Any, labels: Sequence[str], bars: Iterable[tuple[str, Array, str]]) -> None:
+def stack(
+    axes: Any, labels: Sequence[str], bars: Iterable[tuple[str, Array, str]]
+) -> None:
     """Draw stacked bars: the name, the values for all `labels` [%], and the colour of each part."""
     offsets = np.zeros(len(labels))
     for name, values, colour in bars:
-        axes.barh(range(len(labels)), values, left=offsets, color=colour, height=0.74, label=name)
+        axes.barh(
+            range(len(labels)),
+            values,
+            left=offsets,
+            color=colour,
+            height=0.74,
+            label=name,
+        )
         offsets = offsets + values
     axes.set_yticks(range(len(labels)), labels=labels)
     axes.tick_params(axis="y", length=0)
@@ -326,12 +370,16 @@ def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
     picture = feed.picture
     if not len(picture.lines):
         raise InputError("topology: no wires in the trace")
-    figure.set_size_inches(width_in, width_in * (picture.height / picture.width * 0.88 + 0.02))
+    figure.set_size_inches(
+        width_in, width_in * (picture.height / picture.width * 0.88 + 0.02)
+    )
     axes = figure.add_subplot()
     axes.set_aspect("equal")
     values, longest_queue = _line_values(feed, measure)
     palette_values = np.where(values > 0, np.maximum(values, PALEST), -1)
-    colours = ScalarMappable(Normalize(0, FULL), _colours().with_extremes(under="#d9dde4"))
+    colours = ScalarMappable(
+        Normalize(0, FULL), _colours().with_extremes(under="#d9dde4")
+    )
     ink = Ink(
         list(colours.to_rgba(palette_values)),
         {"endpoint": "#eef1f5"},
@@ -348,7 +396,9 @@ def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
     time_ps = max(1, feed.result.time_ps)
     if measure == "queue":
         longest_queue = int(counters["queued_max"].max(initial=0))
-        return FULL * lines.largest(counters["queued_max"]) / max(1, longest_queue), longest_queue
+        return FULL * lines.largest(counters["queued_max"]) / max(
+            1, longest_queue
+        ), longest_queue
     name = {"credit": "stall_credit_ps", "contended": "stall_arbitration_ps"}.get(
         measure, "busy_ps"
     )
@@ -357,7 +407,16 @@ def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
 
 
 FLOW_COLOURS = (
-    *("#3b7dbd", "#cc4a26", "#62bf9f", "#8a6fb3", "#d9a82b", "#1b1f27", "#9aa1ad", "#a82a55"),
+    *(
+        "#3b7dbd",
+        "#cc4a26",
+        "#62bf9f",
+        "#8a6fb3",
+        "#d9a82b",
+        "#1b1f27",
+        "#9aa1ad",
+        "#a82a55",
+    ),
 )
 """Colours of flows with a name, and of queues."""
 
@@ -378,7 +437,9 @@ def _flows(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
         panels.append(_flow_trips)
     heights = [1.5 if panel is _flow_heatmap else 1.0 for panel in panels]
     figure.set_size_inches(width_in, width_in * (0.14 + 0.19 * sum(heights)))
-    rows = figure.subplots(len(panels), 1, sharex=True, height_ratios=heights, squeeze=False)
+    rows = figure.subplots(
+        len(panels), 1, sharex=True, height_ratios=heights, squeeze=False
+    )
     scale = _time_axis(rows[-1][0], feed.result.time_ps)
     for (axes,), panel in zip(rows, panels, strict=True):
         axes.spines[["top", "right"]].set_visible(False)
@@ -388,8 +449,12 @@ def _flows(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
 
 
 def _flow_lines(_figure: Any, axes: Any, curves: FlowCurves, scale: float) -> None:
-    for name, rates, colour in zip(curves.names, curves.rate_GBps, FLOW_COLOURS, strict=False):
-        axes.plot(curves.middle_ps / scale, rates, color=colour, linewidth=0.9, label=name)
+    for name, rates, colour in zip(
+        curves.names, curves.rate_GBps, FLOW_COLOURS, strict=False
+    ):
+        axes.plot(
+            curves.middle_ps / scale, rates, color=colour, linewidth=0.9, label=name
+        )
     axes.set_ylabel("rate [GB/s]")
     _named_curves(axes)
 
@@ -411,7 +476,9 @@ def _flow_heatmap(figure: Any, axes: Any, curves: FlowCurves, scale: float) -> N
     axes.set_ylabel(f"{len(curves.names)} flows")
     axes.set_yticks([])
     axes.set_ylim(len(curves.names), 0)
-    bar = figure.colorbar(image, ax=axes, location="top", pad=0.02, fraction=0.07, aspect=60)
+    bar = figure.colorbar(
+        image, ax=axes, location="top", pad=0.02, fraction=0.07, aspect=60
+    )
     bar.outline.set_linewidth(0.3)
     bar.set_label("rate of each flow [GB/s]")
 
@@ -419,8 +486,12 @@ def _flow_heatmap(figure: Any, axes: Any, curves: FlowCurves, scale: float) -> N
 def _flow_band(_figure: Any, axes: Any, curves: FlowCurves, scale: float) -> None:
     band = Band.of(curves.active_GBps)
     time = curves.middle_ps / scale
-    axes.fill_between(time, band.low, band.high, color=FLOW_COLOURS[0], alpha=0.25, linewidth=0)
-    axes.plot(time, band.median, color=FLOW_COLOURS[0], linewidth=1, label=BAND_LABEL)
+    axes.fill_between(
+        time, band.low, band.high, color=FLOW_COLOURS[0], alpha=0.25, linewidth=0
+    )
+    axes.plot(
+        time, band.median, color=FLOW_COLOURS[0], linewidth=1, label=BAND_LABEL
+    )
     axes.set_ylim(0, most_shown(band))
     axes.set_ylabel("rate [GB/s]")
     _named_curves(axes)
@@ -428,17 +499,23 @@ def _flow_band(_figure: Any, axes: Any, curves: FlowCurves, scale: float) -> Non
 
 def _flow_queues(_figure: Any, axes: Any, curves: FlowCurves, scale: float) -> None:
     time = curves.middle_ps / scale
-    longest_queue = max((float(queue.max()) for queue in curves.queues.values()), default=0.0)
+    longest_queue = max(
+        (float(queue.max()) for queue in curves.queues.values()), default=0.0
+    )
     unit, factor = "KiB", 1 << 10
     if longest_queue >= 1 << 20:
         unit, factor = "MiB", 1 << 20
-    for (name, queue), colour in zip(curves.queues.items(), FLOW_COLOURS, strict=False):
+    for (name, queue), colour in zip(
+        curves.queues.items(), FLOW_COLOURS, strict=False
+    ):
         axes.plot(time, queue / factor, color=colour, linewidth=0.9, label=name)
     axes.set_ylabel(f"queue [{unit}]")
     _named_curves(axes)
     if curves.marked.any():
         share = axes.twinx()
-        share.fill_between(time, 100 * curves.marked, color="#9aa1ad", alpha=0.3, linewidth=0)
+        share.fill_between(
+            time, 100 * curves.marked, color="#9aa1ad", alpha=0.3, linewidth=0
+        )
         share.set_ylim(0, 100)
         share.set_ylabel("marked [%]")
         share.spines["top"].set_visible(False)
@@ -449,15 +526,25 @@ def _flow_queues(_figure: Any, axes: Any, curves: FlowCurves, scale: float) -> N
 def _flow_trips(_figure: Any, axes: Any, curves: FlowCurves, scale: float) -> None:
     band = Band.of(curves.rtt_us)
     time = curves.middle_ps / scale
-    axes.fill_between(time, band.low, band.high, color=FLOW_COLOURS[3], alpha=0.25, linewidth=0)
-    axes.plot(time, band.median, color=FLOW_COLOURS[3], linewidth=1, label=BAND_LABEL)
+    axes.fill_between(
+        time, band.low, band.high, color=FLOW_COLOURS[3], alpha=0.25, linewidth=0
+    )
+    axes.plot(
+        time, band.median, color=FLOW_COLOURS[3], linewidth=1, label=BAND_LABEL
+    )
     axes.set_ylabel("round trip [us]")
     _named_curves(axes)
 
 
 def _named_curves(axes: Any) -> None:
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="best", frameon=False, fontsize="small", handlelength=1.2, labelspacing=0.3)
+        axes.legend(
+            loc="best",
+            frameon=False,
+            fontsize="small",
+            handlelength=1.2,
+            labelspacing=0.3,
+        )
 
 
 FIGURES: dict[str, Callable[[Any, Feed, str, float], None]] = {

@@ -60,27 +60,48 @@ def _flow_table(rates: FlowRates) -> list[str]:
     """Return the table of the first flows."""
     rows = []
     for flow in rates.flows[:MOST_FLOWS]:
-        ends = format_time(flow.start_ps), "-" if flow.end_ps is None else format_time(flow.end_ps)
+        ends = (
+            format_time(flow.start_ps),
+            "-" if flow.end_ps is None else format_time(flow.end_ps),
+        )
         steady = "-" if flow.steady_GBps is None else f"{flow.steady_GBps:.3f}"
         name = f"{flow.source} -> {flow.destination}"
-        rows.append((name, format_size(flow.size_bytes), *ends, f"{flow.mean_GBps:.3f}", steady))
+        rows.append(
+            (
+                name,
+                format_size(flow.size_bytes),
+                *ends,
+                f"{flow.mean_GBps:.3f}",
+                steady,
+            )
+        )
     head = ("flow", "size", "start", "end", "mean GB/s", "steady GB/s")
     lines = text_table("  {:<..}  {:>..} {:>10} {:>10} {:>10} {:>12}", [head, *rows])
     hidden = len(rates.flows) - MOST_FLOWS
     return lines + ([f"  and {hidden} more flows (--json)"] if hidden > 0 else [])
 
 
-def _report(result: Result, rows: list[tuple[str, str]], table: Sequence[str] = ()) -> str:
+def _report(
+    result: Result, rows: list[tuple[str, str]], table: Sequence[str] = ()
+) -> str:
     """Return a report: common parts around the given `rows` and `table`."""
-    return _join_parts([head_lines(result), pairs(rows), list(table), *_parts_below(result)])
+    return _join_parts(
+        [head_lines(result), pairs(rows), list(table), *_parts_below(result)]
+    )
 
 
 def _parts_below(result: Result) -> list[list[str]]:
-    notes = [f"  {line}" for line in note_lines(result.provenance.faults, result.provenance.notes)]
+    notes = [
+        f"  {line}"
+        for line in note_lines(result.provenance.faults, result.provenance.notes)
+    ]
     bottleneck = verdict_lines(result.verdict)
     if result.followed:
         foot = ("simulated", result.provenance.granularity_note)
-        wall = ("wall time", f"{result.wall_s:.3f} s on the {result.provenance.engine} engine")
+        wall = (
+            "wall time",
+            f"{result.wall_s:.3f} s on the {result.provenance.engine} engine",
+        )
         return [notes, bottleneck, pairs([foot, wall])]
     return [
         notes,
@@ -99,7 +120,10 @@ def _join_parts(parts: list[list[str]]) -> str:
 def verdict_lines(verdict: Verdict, head: str = "bottleneck") -> list[str]:
     """Return a verdict as lines below each other."""
     first, *details = verdict.lines()
-    return [f"  {head}: {first}", *(f"  {'':{len(head)}}  {line}" for line in details)]
+    return [
+        f"  {head}: {first}",
+        *(f"  {'':{len(head)}}  {line}" for line in details),
+    ]
 
 
 def note_lines(faults: Iterable[str], notes: Iterable[str]) -> list[str]:
@@ -110,7 +134,9 @@ def note_lines(faults: Iterable[str], notes: Iterable[str]) -> list[str]:
 
 def _latency_rows(latency: LatencySummary) -> list[tuple[str, str]]:
     names = ("p50", "p90", "p99", "p99.9", "max")
-    times = [getattr(latency, f"latency_{name.replace('.', '_')}_ps") for name in names]
+    times = [
+        getattr(latency, f"latency_{name.replace('.', '_')}_ps") for name in names
+    ]
     percentiles = ", ".join(
         f"{name} {format_time(at)}" for name, at in zip(names, times, strict=True)
     )
@@ -119,7 +145,10 @@ def _latency_rows(latency: LatencySummary) -> list[tuple[str, str]]:
             "throughput",
             f"{latency.throughput_GBps:.2f} GB/s, {latency.per_source_GBps:.3f} per source",
         ),
-        ("messages", f"{latency.messages:,} of {format_size(latency.message_bytes)}"),
+        (
+            "messages",
+            f"{latency.messages:,} of {format_size(latency.message_bytes)}",
+        ),
         ("latency", percentiles),
     ]
 
@@ -164,9 +193,30 @@ def _tier_table(table: list[TierTraffic]) -> list[str]:
     for row in table:
         shares = (row.mean_busy, row.max_busy, row.no_credit)
         more = (getattr(row, name) for name in extra)
-        rows.append((row.tier, row.wires, *shares, row.packets, format_size(row.wire_bytes), *more))
-    head = ["tier", "wires", "busy", "busiest", "credit stall", "packets", "on wires", *extra]
-    layout = "  {:<13..}  {:>5} {:>7.1%} {:>7.1%} {:>13.1%} {:>14,} {:>11}" + " {:>9,}" * len(extra)
+        rows.append(
+            (
+                row.tier,
+                row.wires,
+                *shares,
+                row.packets,
+                format_size(row.wire_bytes),
+                *more,
+            )
+        )
+    head = [
+        "tier",
+        "wires",
+        "busy",
+        "busiest",
+        "credit stall",
+        "packets",
+        "on wires",
+        *extra,
+    ]
+    layout = (
+        "  {:<13..}  {:>5} {:>7.1%} {:>7.1%} {:>13.1%} {:>14,} {:>11}"
+        + " {:>9,}" * len(extra)
+    )
     return text_table(layout, [head, *rows])
 
 
@@ -183,7 +233,9 @@ def _class_table(table: list[ClassTraffic]) -> list[str]:
         sizes = format_size(row.payload_bytes), format_size(row.wire_bytes)
         share = (row.payload_bytes / row.asked_bytes,) if row.asked_bytes else ()
         rates = (row.rate_GBps, row.effective_GBps) if broken else ()
-        rows.append([row.wire_class, row.wires, row.mean_busy, *sizes, *share, *rates])
+        rows.append(
+            [row.wire_class, row.wires, row.mean_busy, *sizes, *share, *rates]
+        )
     layout = "  {:<13..}  {:>5} {:>7.1%} {:>11} {:>11}" + " {:>14.1%}" * with_asked
     return text_table(layout + " {:>10.2f} {:>10.2f}" * broken, [head, *rows])
 
@@ -195,12 +247,23 @@ def _foot(result: Result) -> list[tuple[str, str]]:
     if wall_s > 0 and result.time_ps:
         slower = wall_s * 1e12 / result.time_ps
         speed += f", {result.rate_words()}, {slower:,.0f}x slower than real time"
-    rows = [("packets", result.hops_words()), ("granularity", result.provenance.granularity_note)]
+    rows = [
+        ("packets", result.hops_words()),
+        ("granularity", result.provenance.granularity_note),
+    ]
     if result.complete:
-        rows += [("wall time", f"{speed})"), ("fingerprint", f"{result.fingerprint:016x}")]
+        rows += [
+            ("wall time", f"{speed})"),
+            ("fingerprint", f"{result.fingerprint:016x}"),
+        ]
     if result.verified is not None:
         word = "correct" if result.verified else "WRONG"
-        rows.append(("data", f"{word}{': ' if result.verify_note else ''}{result.verify_note}"))
+        rows.append(
+            (
+                "data",
+                f"{word}{': ' if result.verify_note else ''}{result.verify_note}",
+            )
+        )
     if np.any(result.wires.counters["replays"]):
         rows.append(("replays", f"{int(result.wires.counters['replays'].sum()):,}"))
     if order := in_order_text(result.in_order):

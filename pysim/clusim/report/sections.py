@@ -33,7 +33,15 @@ from clusim.report.runreport import note_lines
 from clusim.report.summary_text import key_numbers, sentences
 from clusim.report.verdictcard import strip, verdict_card
 
-_KIND = ("operation", "algorithm", "size_bytes", "dtype", "ranks", "channels", "stream")
+_KIND = (
+    "operation",
+    "algorithm",
+    "size_bytes",
+    "dtype",
+    "ranks",
+    "channels",
+    "stream",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,9 @@ def call_rows(calls: ColumnTable | None, limit: int = 60) -> list[CallRow]:
     rows = calls.rows()
     names = _KIND if len(rows) > limit else (*_KIND, "call")
     kinds = group_values((tuple(row[name] for name in names), row) for row in rows)
-    return sorted(map(_row, kinds.values()), key=lambda row: row.start_ps)[: 4 * limit]
+    return sorted(map(_row, kinds.values()), key=lambda row: row.start_ps)[
+        : 4 * limit
+    ]
 
 
 def _row(calls: Sequence[dict[str, Any]]) -> CallRow:
@@ -143,13 +153,20 @@ def sections(feed: Feed) -> Markup:
     if feed.servers is not None:
         parts.append(_servers(feed.servers))
     parts += [_wires(feed), _provenance(feed)]
-    return join_markup((element("section", "\n", part, "\n") for part in parts), "\n")
+    return join_markup(
+        (element("section", "\n", part, "\n") for part in parts), "\n"
+    )
 
 
 def _summary(feed: Feed) -> Markup:
     result = feed.result
     cards = join_markup(
-        element("li", element("span", name), element("strong", value), element("span", remark))
+        element(
+            "li",
+            element("span", name),
+            element("strong", value),
+            element("span", remark),
+        )
         for name, value, remark in key_numbers(result, feed.shares)
     )
     notes = [] if result.complete else ["unfinished: this is how far the run got"]
@@ -177,7 +194,11 @@ def _blame(blame: ColumnTable) -> Markup:
         title = f"{row['resource']}: {row['reason']}"
         bars += [
             element(
-                "span", row["resource"], element("small", row["reason"]), class_="what", title=title
+                "span",
+                row["resource"],
+                element("small", row["reason"]),
+                class_="what",
+                title=title,
             ),
             strip([(row["group"], row["share"])], title, "bar bare"),
             element("span", f"{row['share']:.1%}, {format_time(row['time_ps'])}"),
@@ -198,9 +219,7 @@ def _legend() -> Markup:
 
 def _machine(feed: Feed) -> Markup:
     picture = feed.picture
-    hint = (
-        "Each line is one direction of the links between two boxes, drawn to the right of its way."
-    )
+    hint = "Each line is one direction of the links between two boxes, drawn to the right of its way."
     if any(size > 1 for size in picture.lines.sizes):
         hint += " Parallel links are one line, coloured by their mean."
     if picture.hidden:
@@ -242,20 +261,29 @@ def _not_shown(feed: Feed) -> str:
 
 
 def _options(pairs: Iterable[tuple[str, str]]) -> Markup:
-    return join_markup(element("option", words, value=value) for value, words in pairs)
+    return join_markup(
+        element("option", words, value=value) for value, words in pairs
+    )
 
 
 def _heatmap(feed: Feed) -> Markup:
     classes = dict.fromkeys(feed.rows.classes)
     wires, rows = len(feed.result.wires.names), len(feed.rows)
     caption = (
-        f"{wires:,} wires" if wires == rows else f"{wires:,} wires in {rows:,} rows of neighbours"
+        f"{wires:,} wires"
+        if wires == rows
+        else f"{wires:,} wires in {rows:,} rows of neighbours"
     )
     bins = feed.result.bins.edge_ps
     if len(bins) > 1:
         caption += f", bins of {format_time(int(bins[1] - bins[0]))}"
     caption += _not_shown(feed).rstrip(".").replace(" Not", "; not")
-    return fill("heatmap.html", what=caption, classes=_class_options(classes), legend=_legend())
+    return fill(
+        "heatmap.html",
+        what=caption,
+        classes=_class_options(classes),
+        legend=_legend(),
+    )
 
 
 def _class_options(classes: Iterable[str]) -> Markup:
@@ -275,12 +303,16 @@ def _overlap(shares: Shares, time_ps: int) -> Markup:
 
     Of many ranks only those with most and least exposed communication are shown.
     """
-    parts = np.stack([shares.compute, shares.both, shares.exposed, shares.idle]) / max(1, time_ps)
+    parts = np.stack(
+        [shares.compute, shares.both, shares.exposed, shares.idle]
+    ) / max(1, time_ps)
     ranks = list(range(len(shares.ranks)))
     if len(ranks) > SHOWN_RANKS:
         by_exposed = np.argsort(-shares.exposed, kind="stable").tolist()
         ranks = by_exposed[: SHOWN_RANKS // 2] + by_exposed[-SHOWN_RANKS // 2 :]
-    rows = [_bar("mean", parts.mean(axis=1).tolist())] if len(shares.ranks) > 1 else []
+    rows = (
+        [_bar("mean", parts.mean(axis=1).tolist())] if len(shares.ranks) > 1 else []
+    )
     rows += [_bar(f"rank {shares.ranks[r]}", parts[:, r].tolist()) for r in ranks]
     some = (
         ""
@@ -292,9 +324,15 @@ def _overlap(shares: Shares, time_ps: int) -> Markup:
 
 def _bar(name: str, parts: list[float]) -> Markup:
     names = ("computation only", "both", "exposed", "neither")
-    words = ", ".join(f"{part:.1%} {name}" for part, name in zip(parts, names, strict=True))
-    bar = strip(list(zip(("compute", "both", "exposed", "idle"), parts, strict=True)), words)
-    return join_markup([element("span", name), bar, element("span", f"{parts[2]:.1%} exposed")])
+    words = ", ".join(
+        f"{part:.1%} {name}" for part, name in zip(parts, names, strict=True)
+    )
+    bar = strip(
+        list(zip(("compute", "both", "exposed", "idle"), parts, strict=True)), words
+    )
+    return join_markup(
+        [element("span", name), bar, element("span", f"{parts[2]:.1%} exposed")]
+    )
 
 
 def _section(heading: str, *parts: Content) -> Markup:
@@ -303,15 +341,33 @@ def _section(heading: str, *parts: Content) -> Markup:
 
 def _calls(rows: list[CallRow]) -> Markup:
     several = any(row.count > 1 for row in rows)
-    head = ["Collective", "Algorithm", "Stream", "#Size", "#Ranks", "#Channels", "#Start"]
-    head += ["#Calls", "#Shortest", "#Mean time", "#Longest"] if several else ["#Time"]
+    head = [
+        "Collective",
+        "Algorithm",
+        "Stream",
+        "#Size",
+        "#Ranks",
+        "#Channels",
+        "#Start",
+    ]
+    head += (
+        ["#Calls", "#Shortest", "#Mean time", "#Longest"] if several else ["#Time"]
+    )
     head += ["#busbw GB/s", "#Of its limit", "#Exposed"]
     lines: list[Cells] = []
     for row in rows:
         size = f"{format_size(row.size_bytes)} {row.dtype}"
-        cells: list[str | int] = [row.operation, row.algorithm, row.stream, size, row.ranks]
+        cells: list[str | int] = [
+            row.operation,
+            row.algorithm,
+            row.stream,
+            size,
+            row.ranks,
+        ]
         cells += [row.channels, format_time(row.start_ps)]
-        times = [format_time(round(t)) for t in (row.least_ps, row.mean_ps, row.most_ps)]
+        times = [
+            format_time(round(t)) for t in (row.least_ps, row.mean_ps, row.most_ps)
+        ]
         cells += [row.count, *times] if several else [times[1]]
         cells += [
             f"{row.busbw_GBps:.2f}",
@@ -325,7 +381,9 @@ def _calls(rows: list[CallRow]) -> Markup:
     )
     if several:
         hint += " Calls of one kind share a row: bandwidth, limit and exposed time are means."
-    return _section("Collectives", element("p", hint, class_="hint"), table(head, lines))
+    return _section(
+        "Collectives", element("p", hint, class_="hint"), table(head, lines)
+    )
 
 
 def _latency(feed: Feed) -> Markup:
@@ -333,7 +391,9 @@ def _latency(feed: Feed) -> Markup:
     assert messages is not None
     hint = "From the moment a message is due until its last byte is visible."
     picture = element("figure", latency_svg(messages))
-    return _section("Latency of messages", element("p", hint, class_="hint"), picture)
+    return _section(
+        "Latency of messages", element("p", hint, class_="hint"), picture
+    )
 
 
 def _flows(flows: ColumnTable, curves: FlowCurves) -> Markup:
@@ -352,7 +412,9 @@ def _flows(flows: ColumnTable, curves: FlowCurves) -> Markup:
         "#Busy",
         "#Queue",
     ]
-    slowest = sorted(flows.rows(), key=lambda row: float(row["rate_GBps"]))[:SHOWN_FLOWS]
+    slowest = sorted(flows.rows(), key=lambda row: float(row["rate_GBps"]))[
+        :SHOWN_FLOWS
+    ]
     rows: list[Cells] = []
     for row in slowest:
         trip_ps = row["rtt_ps"]
@@ -376,7 +438,9 @@ def _flows(flows: ColumnTable, curves: FlowCurves) -> Markup:
         "A flow is held while its rate is below that of its NIC's port, or its window is full. Rates are from its first"
         " to its last payload, round trip and window medians."
     )
-    summary = join_markup(element("p", f"{note[:1].upper()}{note[1:]}.") for note in flows.notes)
+    summary = join_markup(
+        element("p", f"{note[:1].upper()}{note[1:]}.") for note in flows.notes
+    )
     picture = element("figure", flows_svg(curves))
     parts = (element("p", hint, class_="hint"), summary, picture, table(head, rows))
     return _section("Rate control", *parts)
@@ -391,7 +455,15 @@ def _rate(use: WireUse) -> str:
 
 def _servers(servers: ColumnTable) -> Markup:
     """Return the serial servers by class, the fullest first."""
-    head = ["Class", "#Servers", "#Busiest", "#Mean", "#Full", "Which", "Faster with"]
+    head = [
+        "Class",
+        "#Servers",
+        "#Busiest",
+        "#Mean",
+        "#Full",
+        "Which",
+        "Faster with",
+    ]
     rows = [
         (row["name"], row["servers"], f"{row['busy']:.1%}", f"{row['mean']:.1%}", row["full"],
          row["busiest"], row["remedies"])
@@ -414,14 +486,34 @@ def _wires(feed: Feed) -> Markup:
     ]  # fmt: skip
     if not busiest:
         return _section("Wires", element("p", "Nothing crossed any wire."))
-    head = ["Busiest wires", "Class", "#Rate", "#Busy", "#No credit", "#Nothing to send"]
+    head = [
+        "Busiest wires",
+        "Class",
+        "#Rate",
+        "#Busy",
+        "#No credit",
+        "#Nothing to send",
+    ]
     head += ["#Contended", "#Carried"]
-    kinds = ["Class of wires", "#Wires", "#Busy, mean", "#Busy, most", "#Payload", "#On the wire"]
+    kinds = [
+        "Class of wires",
+        "#Wires",
+        "#Busy, mean",
+        "#Busy, most",
+        "#Payload",
+        "#On the wire",
+    ]
     statements = join_markup(
         element("p", line, class_="hint")
         for line in sentences(feed.result, feed.shares, feed.idle_classes)
     )
-    return _section("Wires", statements, table(head, busiest), element("br"), table(kinds, classes))
+    return _section(
+        "Wires",
+        statements,
+        table(head, busiest),
+        element("br"),
+        table(kinds, classes),
+    )
 
 
 def _provenance(feed: Feed) -> Markup:
@@ -442,7 +534,9 @@ def _provenance(feed: Feed) -> Markup:
         ]
     quotes = [("Topology", origin.fabric_text), ("Schedule", origin.schedule_text)]
     quoted = join_markup(
-        element("details", element("summary", name), element("pre", _clip_text(text)))
+        element(
+            "details", element("summary", name), element("pre", _clip_text(text))
+        )
         for name, text in quotes
         if text.strip()
     )
@@ -452,7 +546,9 @@ def _provenance(feed: Feed) -> Markup:
 
 def _terms() -> Markup:
     """Return the glossary, closed."""
-    rows: list[Cells] = [item for group in glossary().values() for item in group.items()]
+    rows: list[Cells] = [
+        item for group in glossary().values() for item in group.items()
+    ]
     definitions = table(["Term", "Meaning"], rows, "wide facts")
     return element("details", element("summary", "Glossary"), definitions)
 
@@ -480,5 +576,7 @@ def table(head: Sequence[str], rows: Iterable[Cells], kind: str = "wide") -> Mar
         )
         for row in rows
     )
-    content = element("table", element("thead", element("tr", *top)), element("tbody", *body))
+    content = element(
+        "table", element("thead", element("tr", *top)), element("tbody", *body)
+    )
     return element("div", content, class_=kind)

@@ -43,7 +43,9 @@ class PageServer(ThreadingHTTPServer):
             super().__init__((HOST, port), _Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise EnvironmentFailure(f"port {port}: cannot serve: {reason}") from None
+            raise EnvironmentFailure(
+                f"port {port}: cannot serve: {reason}"
+            ) from None
 
     @property
     def url(self) -> str:
@@ -53,7 +55,9 @@ class PageServer(ThreadingHTTPServer):
     def below_token(self, path: str) -> str | None:
         """Return the rest of a path after the token, None if it is another one."""
         token, slash, subpath = path.removeprefix("/").partition("/")
-        is_valid = hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
+        is_valid = hmac.compare_digest(
+            token.encode("utf-8", "replace"), self.token.encode()
+        )
         return f"/{subpath}" if is_valid and slash else None
 
     def answer(self, path: str, query: dict[str, list[str]]) -> bytes | None:
@@ -73,7 +77,9 @@ class PageServer(ThreadingHTTPServer):
             windows["/data/steps"] = feed.steps
         if path not in windows:
             return None
-        low, high, columns = (int(query[name][0]) for name in ("from", "until", "columns"))
+        low, high, columns = (
+            int(query[name][0]) for name in ("from", "until", "columns")
+        )
         low, high = max(0, low), min(feed.result.time_ps, high)
         if columns < 1 or high < low:
             raise ValueError("an empty window")
@@ -102,7 +108,9 @@ class _Handler(BaseHTTPRequestHandler):
         assert isinstance(server, PageServer)
         try:
             url = urlsplit(self.path)
-            path = server.below_token(url.path) if self._is_for_here(server) else None
+            path = (
+                server.below_token(url.path) if self._is_for_here(server) else None
+            )
         except ValueError:
             path = None
         if path is None:
@@ -126,10 +134,14 @@ class _Handler(BaseHTTPRequestHandler):
         """Return True if the request's only Host header names this server."""
         hosts = self.headers.get_all("Host") or []
         port = server.server_address[1]
-        return len(hosts) == 1 and hosts[0].lower() in {f"{name}:{port}" for name in NAMES}
+        return len(hosts) == 1 and hosts[0].lower() in {
+            f"{name}:{port}" for name in NAMES
+        }
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
-        packed = len(body) > 16384 and "gzip" in self.headers.get("Accept-Encoding", "")
+        packed = len(body) > 16384 and "gzip" in self.headers.get(
+            "Accept-Encoding", ""
+        )
         if packed:
             body = gzip.compress(body, 1, mtime=0)
         self.send_response(status)
@@ -143,7 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def end_headers(self) -> None:
         """Add security headers to every answer, including errors."""
-        self.send_header("Content-Security-Policy", f"{policy(live=True)}; frame-ancestors 'none'")
+        self.send_header(
+            "Content-Security-Policy", f"{policy(live=True)}; frame-ancestors 'none'"
+        )
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("X-Frame-Options", "DENY")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")

@@ -39,17 +39,31 @@ def key_numbers(result: Result, shares: Shares) -> list[tuple[str, str, str]]:
     """Return the few numbers to look at first: name, value, remark."""
     done = "" if result.complete else "unfinished"
     figures = (figure.partition(": ") for figure in result.verdict.figures)
-    numbers = [(label[:1].upper() + label[1:], value, "") for label, _, value in figures]
-    numbers.append(("Time of the run" if numbers else "Time", format_time(result.time_ps), done))
+    numbers = [
+        (label[:1].upper() + label[1:], value, "") for label, _, value in figures
+    ]
+    numbers.append(
+        ("Time of the run" if numbers else "Time", format_time(result.time_ps), done)
+    )
     if result.has_bandwidth and result.call is not None and result.call.size_bytes:
         numbers.append(
-            ("Bus bandwidth", f"{result.busbw_GBps:.1f} GB/s", "as nccl-tests define it")
+            (
+                "Bus bandwidth",
+                f"{result.busbw_GBps:.1f} GB/s",
+                "as nccl-tests define it",
+            )
         )
-        numbers.append(("Algorithm bandwidth", f"{result.algbw_GBps:.1f} GB/s", "size / time"))
+        numbers.append(
+            ("Algorithm bandwidth", f"{result.algbw_GBps:.1f} GB/s", "size / time")
+        )
     if result.messages is not None:
         latency = summarise(result)
         numbers.append(
-            ("Throughput", f"{latency.throughput_GBps:.1f} GB/s", "payload, all sources")
+            (
+                "Throughput",
+                f"{latency.throughput_GBps:.1f} GB/s",
+                "payload, all sources",
+            )
         )
         numbers.append(("Latency, median", format_time(latency.latency_p50_ps), ""))
         numbers.append(("Latency, 99 %", format_time(latency.latency_p99_ps), ""))
@@ -107,7 +121,10 @@ def _traffic_sentences(result: Result, idle: Sequence[str]) -> list[str]:
             if is_network(kind_of(row.wire_class)) and " nic->" in row.wire_class
         ]
         if out:
-            payload, links = sum(row.payload_bytes for row in out), sum(row.wires for row in out)
+            payload, links = (
+                sum(row.payload_bytes for row in out),
+                sum(row.wires for row in out),
+            )
             busy = sum(row.mean_busy * row.wires for row in out) / links
             statements.append(
                 f"{format_size(payload)} of payload left the nodes through {links} NICs; their links were busy for"
@@ -122,8 +139,13 @@ def _traffic_sentences(result: Result, idle: Sequence[str]) -> list[str]:
         busy, wires = kinds.get(key, (0.0, 0))
         kinds[key] = (busy + row.mean_busy * row.wires, wires + row.wires)
     if len(kinds) > 1:
-        parts = [f"{link_name(kind)} {busy / wires:.1%}" for kind, (busy, wires) in kinds.items()]
-        statements.append(f"By kind of link, wires were busy on average: {', '.join(parts)}.")
+        parts = [
+            f"{link_name(kind)} {busy / wires:.1%}"
+            for kind, (busy, wires) in kinds.items()
+        ]
+        statements.append(
+            f"By kind of link, wires were busy on average: {', '.join(parts)}."
+        )
     unused = [
         link_name(kind)
         for kind in dict.fromkeys(map(kind_of, idle))
@@ -141,7 +163,9 @@ def _balance(result: Result) -> list[str]:
         return []
     mine = np.array([c == top.wire_class for c in result.wires.classes])
     loads = busy[mine & (result.wires.counters["packets"] > 0)]
-    row = next(row for row in class_traffic(result) if row.wire_class == top.wire_class)
+    row = next(
+        row for row in class_traffic(result) if row.wire_class == top.wire_class
+    )
     count = len(loads)
     if count < 2 or row.mean_busy <= 0:
         return []
@@ -172,7 +196,9 @@ def _stalls(result: Result) -> list[str]:
 def _overlap(result: Result, shares: Shares) -> str:
     time_ps = max(1, result.time_ps)
     both, exposed = shares.both / time_ps, shares.exposed / time_ps
-    hidden = shares.both.sum() / max(1, int(shares.both.sum() + shares.exposed.sum()))
+    hidden = shares.both.sum() / max(
+        1, int(shares.both.sum() + shares.exposed.sum())
+    )
     computed = float((shares.compute / time_ps + both).mean())
     return (
         f"Ranks computed for {computed:.1%} of the time on average; {hidden:.1%} of the communication was hidden by"

@@ -15,7 +15,13 @@ import numpy as np
 from clusim.base.arrays import Array
 from clusim.base.records import dataclass
 from clusim.engine.abi import FLOW_SAMPLE
-from clusim.results.flows import FLOW_COLUMNS, FLOW_SUMS, NO_FLOWS, Flows, flow_values
+from clusim.results.flows import (
+    FLOW_COLUMNS,
+    FLOW_SUMS,
+    NO_FLOWS,
+    Flows,
+    flow_values,
+)
 
 MAX_BINS = 512
 """Default maximum of time bins per wire."""
@@ -90,7 +96,9 @@ class BinRecorder:
             self.width_ps *= 2
         self.count = 0
         self._end_ps = 0
-        self._wires = {name: np.zeros((self.max_bins, num_wires), np.int64) for name in COLUMNS}
+        self._wires = {
+            name: np.zeros((self.max_bins, num_wires), np.int64) for name in COLUMNS
+        }
         self._hbm = np.zeros((self.max_bins, num_endpoints), np.int64)
         self._last = {name: np.zeros((1, num_wires), np.int64) for name in COLUMNS}
         self._last_hbm = np.zeros((1, num_endpoints), np.int64)
@@ -103,7 +111,9 @@ class BinRecorder:
             0 if self.max_bins == 1 else max(1, self._limit_bytes // bytes_per_flow)
         )
         shape = self.max_bins, len(self.flows.names)
-        self._flow_tables = {name: np.zeros(shape, np.int64) for name in FLOW_COLUMNS}
+        self._flow_tables = {
+            name: np.zeros(shape, np.int64) for name in FLOW_COLUMNS
+        }
         self._last_flows = np.zeros((1, shape[1]), FLOW_SAMPLE)
 
     @property
@@ -116,7 +126,9 @@ class BinRecorder:
         """Number of bins, this one included, before the width changes."""
         return self.max_bins - self.count
 
-    def sample(self, now_ps: int, counters: Array, mem_bytes_256: Array, flows: Array) -> None:
+    def sample(
+        self, now_ps: int, counters: Array, mem_bytes_256: Array, flows: Array
+    ) -> None:
         """Close the present bin at `now_ps` with the cumulative counters of that time."""
         if now_ps > self._end_ps:
             self._close(now_ps, counters[None], mem_bytes_256[None], flows[None])
@@ -127,11 +139,17 @@ class BinRecorder:
             end_ps = (self.count + len(samples)) * self.width_ps
             self._close(end_ps, samples, mem_bytes_256, flows)
 
-    def _close(self, end_ps: int, samples: Array, mem_bytes_256: Array, flows: Array) -> None:
+    def _close(
+        self, end_ps: int, samples: Array, mem_bytes_256: Array, flows: Array
+    ) -> None:
         new = slice(self.count, self.count + len(samples))
         for name, counter in COLUMNS.items():
             value = samples[counter].astype(np.int64)
-            grown = value if name == "queue" else np.diff(value, axis=0, prepend=self._last[name])
+            grown = (
+                value
+                if name == "queue"
+                else np.diff(value, axis=0, prepend=self._last[name])
+            )
             self._wires[name][new] = grown
             self._last[name] = value[-1:]
         hbm = (mem_bytes_256 >> np.uint64(8)).astype(np.int64)
@@ -149,7 +167,9 @@ class BinRecorder:
         half = self.max_bins // 2
         for name, table in (*self._wires.items(), ("hbm", self._hbm)):
             pairs = table.reshape(half, 2, -1)
-            table[:half] = pairs.max(axis=1) if name == "queue" else pairs.sum(axis=1)
+            table[:half] = (
+                pairs.max(axis=1) if name == "queue" else pairs.sum(axis=1)
+            )
             table[half:] = 0
         for name, table in self._flow_tables.items():
             pairs = table.reshape(half, 2, -1)
@@ -160,9 +180,13 @@ class BinRecorder:
 
     def bins(self) -> Bins:
         """Return the data collected so far."""
-        edges = np.minimum(np.arange(self.count + 1, dtype=np.int64) * self.width_ps, self._end_ps)
+        edges = np.minimum(
+            np.arange(self.count + 1, dtype=np.int64) * self.width_ps, self._end_ps
+        )
         wires = {name: self._table(table) for name, table in self._wires.items()}
-        flows = {name: self._table(table) for name, table in self._flow_tables.items()}
+        flows = {
+            name: self._table(table) for name, table in self._flow_tables.items()
+        }
         return Bins(
             edge_ps=edges,
             wires=wires,
@@ -178,7 +202,9 @@ class BinRecorder:
 class Usage:
     """Averages of histories over any span of time; inside a bin everything is taken as even."""
 
-    def __init__(self, bins: Bins, memory_cost16: Array, unit_busy_ps: Array | None = None) -> None:
+    def __init__(
+        self, bins: Bins, memory_cost16: Array, unit_busy_ps: Array | None = None
+    ) -> None:
         self.edge_ps = np.asarray(bins.edge_ps, np.int64)
         cost = np.asarray(memory_cost16, np.float64) / 65536.0
         self._sums = {
@@ -188,9 +214,13 @@ class Usage:
         }
         if unit_busy_ps is not None:
             self._sums["unit"] = _running(unit_busy_ps)
-        self._flows = {flow: row for row, flow in enumerate(bins.flows.numbers.tolist())}
+        self._flows = {
+            flow: row for row, flow in enumerate(bins.flows.numbers.tolist())
+        }
         if self._flows:
-            self._sums["held"] = _running(bins.flows.held_bins * np.diff(self.edge_ps))
+            self._sums["held"] = _running(
+                bins.flows.held_bins * np.diff(self.edge_ps)
+            )
         # Segments of a path share their ends, and their resources the spans.
         self._at = lru_cache(64)(self._sums_at)
         self.all_of = lru_cache(64)(self._shares)
@@ -199,7 +229,9 @@ class Usage:
         """Return the running sums of all resources at a time, interpolated inside the bin."""
         sums, last = self._sums[what], len(self.edge_ps) - 1
         time_ps = min(max(time_ps, 0), int(self.edge_ps[last]))
-        low = min(int(np.searchsorted(self.edge_ps, time_ps, side="right")) - 1, last - 1)
+        low = min(
+            int(np.searchsorted(self.edge_ps, time_ps, side="right")) - 1, last - 1
+        )
         start, end = int(self.edge_ps[low]), int(self.edge_ps[low + 1])
         part = (time_ps - start) / (end - start)
         return np.asarray(sums[low] * (1 - part) + sums[low + 1] * part)

@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 
 from clusim.base.json_schema import IfKnown, JsonObject, Round6
 from clusim.base.records import dataclass
-from clusim.base.terms.links import is_network, kind_of, link_class_name, link_name, tier_of
+from clusim.base.terms.links import (
+    is_network,
+    kind_of,
+    link_class_name,
+    link_name,
+    tier_of,
+)
 from clusim.base.units import format_time
 
 
@@ -48,7 +54,10 @@ class CauseKind(StrEnum):
 
 
 _WORDS = {
-    CauseKind.LATENCY: ("latency (propagation, flags, round trips)", "if half as long"),
+    CauseKind.LATENCY: (
+        "latency (propagation, flags, round trips)",
+        "if half as long",
+    ),
     CauseKind.STEP: ("per-slice CTA overhead", "if half as much"),
     CauseKind.LAUNCH: ("staggered CTA start and pauses", "if half as long"),
     CauseKind.PROXY: ("proxy threads of the host", "if 2x faster"),
@@ -61,7 +70,10 @@ _WORDS = {
     CauseKind.STRAGGLER: ("slow rank:", "if as fast as its peers"),
     CauseKind.FAULT: ("degraded link:", "if repaired"),
     CauseKind.CONTENTION: ("links shared with other collectives:", "without them"),
-    CauseKind.SHARING: ("GPU sharing of kernels and communication", "without sharing"),
+    CauseKind.SHARING: (
+        "GPU sharing of kernels and communication",
+        "without sharing",
+    ),
     CauseKind.CREDIT: ("credit stalls on", "without them"),
     CauseKind.WINDOW: ("in-flight window full", "with twice the window"),
     CauseKind.RATE: ("rate control by", "without it"),
@@ -69,7 +81,10 @@ _WORDS = {
     CauseKind.SLOTS: ("CTA slots in use", "with twice the slots"),
     CauseKind.COMPUTE: ("compute", "if 2x faster"),
     CauseKind.EXPOSED: ("exposed communication", "if all hidden"),
-    CauseKind.HOST: ("waiting for kernel launches by the host", "with launches in time"),
+    CauseKind.HOST: (
+        "waiting for kernel launches by the host",
+        "with launches in time",
+    ),
     CauseKind.BUBBLE: ("pipeline bubble", "without a bubble"),
     CauseKind.IDLE: ("waiting for other ranks", "without waiting"),
     CauseKind.OTHER: ("unattributed", ""),
@@ -224,21 +239,35 @@ class CauseResource(JsonObject):
     down_parts: IfKnown[tuple[str, ...]] = ()
 
     @classmethod
-    def of(cls, name: str, times: Mapping[str, int], census: Census) -> CauseResource:
+    def of(
+        cls, name: str, times: Mapping[str, int], census: Census
+    ) -> CauseResource:
         """Return a resource, given the time of each place [ps]."""
         ordered = sorted(times.items(), key=lambda item: (-item[1], item[0]))
         busy_places = [CauseInstance(place, ps) for place, ps in ordered if place]
         words = (
-            f"{one} {census.notes[one]}" if one in census.notes else one for one in census.named
+            f"{one} {census.notes[one]}" if one in census.notes else one
+            for one in census.named
         )
         limiting = None if census.limiting is None else len(census.limiting)
-        sizes = census.unit, census.total, limiting, tuple(words), census.down, census.parts
+        sizes = (
+            census.unit,
+            census.total,
+            limiting,
+            tuple(words),
+            census.down,
+            census.parts,
+        )
         places, smaller = busy_places[:MOST_PLACES], busy_places[MOST_PLACES:]
         if smaller:
             places.append(
-                CauseInstance(f"{len(smaller)} others", sum(place.time_ps for place in smaller))
+                CauseInstance(
+                    f"{len(smaller)} others", sum(place.time_ps for place in smaller)
+                )
             )
-        return cls(name, sum(times.values()), tuple(places), len(busy_places), *sizes)
+        return cls(
+            name, sum(times.values()), tuple(places), len(busy_places), *sizes
+        )
 
     def lost(self) -> str:
         """Return the parts that are down in words; empty if the limiting instances carry no more because of them."""
@@ -297,7 +326,11 @@ class CausePart(JsonObject):
         if self.kind in _BANDWIDTHS:
             link, _, ends = self.what.partition(", ")
             return f"{link} {text}, {ends}" if ends else f"{link} {text}"
-        return f"{text}{',' if self.kind in _APART else ''} {self.what}" if self.what else text
+        return (
+            f"{text}{',' if self.kind in _APART else ''} {self.what}"
+            if self.what
+            else text
+        )
 
     def words(self) -> str:
         """Name the cause, the number of limiting instances, and parts that are down."""
@@ -408,7 +441,9 @@ def wire_key(wire_class: str) -> Key:
     return CauseKind.NIC if at_nic else CauseKind.WIRE, link_class_name(wire_class)
 
 
-def also_limiting(busy: Iterable[tuple[str, float]], bottleneck: Key) -> tuple[str, ...]:
+def also_limiting(
+    busy: Iterable[tuple[str, float]], bottleneck: Key
+) -> tuple[str, ...]:
     """Return other links busy for at least `ALSO`, given class and busy share of wires."""
     shares: dict[Key, float] = {}
     for name, share in busy:
@@ -417,7 +452,9 @@ def also_limiting(busy: Iterable[tuple[str, float]], bottleneck: Key) -> tuple[s
             shares[key] = max(shares.get(key, 0.0), share)
     shares.pop(bottleneck, None)
     ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(f"{CausePart(*key, 0).label} ({share:.1%} busy)" for key, share in ordered)
+    return tuple(
+        f"{CausePart(*key, 0).label} ({share:.1%} busy)" for key, share in ordered
+    )
 
 
 def divide_time(parts: Mapping[Any, int], total_ps: int) -> dict[Any, int]:
@@ -452,14 +489,19 @@ def resources_of(
     parts: Parts, census: Callable[[Key, str], Census]
 ) -> dict[Key, tuple[CauseResource, ...]]:
     """Return the resources of every cause, the longest first; `census` counts the instances of one."""
-    tree: dict[Key, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
+    tree: dict[Key, dict[str, dict[str, int]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
     for (kind, what, resource, place), ps in parts.items():
         if resource:
             tree[kind, what][resource][place] = ps
     return {
         key: tuple(
             sorted(
-                (CauseResource.of(name, times, census(key, name)) for name, times in rows.items()),
+                (
+                    CauseResource.of(name, times, census(key, name))
+                    for name, times in rows.items()
+                ),
                 key=lambda row: (-row.time_ps, row.name),
             )
         )

@@ -97,7 +97,16 @@ class Verdict(JsonObject):
     """
 
     KEYS = (
-        *("time_ps", "basis", "order", "causes", "phases", "includes", "expected", "unfinished"),
+        *(
+            "time_ps",
+            "basis",
+            "order",
+            "causes",
+            "phases",
+            "includes",
+            "expected",
+            "unfinished",
+        ),
         *("figures", "uneven", "proof", "servers", "text=lines"),
     )
 
@@ -118,7 +127,8 @@ class Verdict(JsonObject):
         """Set the shares of the causes."""
         shares = (cause.time_ps / max(1, self.time_ps) for cause in self.causes)
         causes = tuple(
-            replace(one, share=share) for one, share in zip(self.causes, shares, strict=True)
+            replace(one, share=share)
+            for one, share in zip(self.causes, shares, strict=True)
         )
         object.__setattr__(self, "causes", causes)
 
@@ -130,13 +140,19 @@ class Verdict(JsonObject):
     @property
     def parts(self) -> dict[PartKey, int]:
         """Time by cause, resource and instance, which adds up to `time_ps` [ps]."""
-        return {key: ps for cause in self.causes for key, ps in cause.parts().items()}
+        return {
+            key: ps for cause in self.causes for key, ps in cause.parts().items()
+        }
 
     @property
     def main_phases(self) -> list[Phase]:
         """Phases of at least `LEAST_PHASE`."""
         least_ps = max(1.0, LEAST_PHASE * self.time_ps)
-        return [phase for phase in self.phases if phase.end_ps - phase.start_ps >= least_ps]
+        return [
+            phase
+            for phase in self.phases
+            if phase.end_ps - phase.start_ps >= least_ps
+        ]
 
     def lines(self) -> list[str]:
         """Return the diagnosis as text, one statement a line, the most important first."""
@@ -157,8 +173,13 @@ class Verdict(JsonObject):
         first = self.headline
         if first is None:
             return [f"unknown: {self.basis}"]
-        lines = [f"{first.share:.1%} of the time: {first.words()}", *self._saving(first)]
-        return lines + ([f"not simulated: {self.unfinished}"] if self.unfinished else [])
+        lines = [
+            f"{first.share:.1%} of the time: {first.words()}",
+            *self._saving(first),
+        ]
+        return lines + (
+            [f"not simulated: {self.unfinished}"] if self.unfinished else []
+        )
 
     def _next(self, cause: VerdictCause) -> str:
         """Return the saving of a further cause, if it was simulated."""
@@ -171,11 +192,15 @@ class Verdict(JsonObject):
         lines: list[str] = []
         if cause.saving_ps is not None:
             part = -cause.saving_ps / max(1, self.time_ps)
-            lines.append(f"{cause.fix}: {_change_words(cause.saving_ps)} ({part:+.1%}, simulated)")
+            lines.append(
+                f"{cause.fix}: {_change_words(cause.saving_ps)} ({part:+.1%}, simulated)"
+            )
         lines += [self.proof] if self.proof else []
         lines += [f"settings: {cause.settings}"] if cause.settings else []
         lines += [f"then: {cause.then}"] if cause.then else []
-        return lines + ([f"also limiting: {', '.join(cause.also)}"] if cause.also else [])
+        return lines + (
+            [f"also limiting: {', '.join(cause.also)}"] if cause.also else []
+        )
 
     @classmethod
     def from_json(cls, data: Any, where: str) -> Verdict:
@@ -183,15 +208,27 @@ class Verdict(JsonObject):
         try:
             causes = tuple(_cause(row) for row in data["causes"])
             phases = tuple(_phase(row) for row in data["phases"])
-            basis, *texts = (_text(data[name]) for name in ("basis", "includes", "expected"))
-            order, unfinished = (_text(data.get(name, "")) for name in ("order", "unfinished"))
-            uneven, figures = (_texts(data.get(name, ())) for name in ("uneven", "figures"))
+            basis, *texts = (
+                _text(data[name]) for name in ("basis", "includes", "expected")
+            )
+            order, unfinished = (
+                _text(data.get(name, "")) for name in ("order", "unfinished")
+            )
+            uneven, figures = (
+                _texts(data.get(name, ())) for name in ("uneven", "figures")
+            )
             more = texts[0], texts[1], uneven, order, unfinished, figures
             proof = _text(data.get("proof", ""))
-            servers = tuple(ServerClass.of_json(row, _text) for row in data.get("servers", ()))
-            return cls(int(data["time_ps"]), causes, phases, basis, *more, proof, servers)
+            servers = tuple(
+                ServerClass.of_json(row, _text) for row in data.get("servers", ())
+            )
+            return cls(
+                int(data["time_ps"]), causes, phases, basis, *more, proof, servers
+            )
         except (KeyError, TypeError, ValueError, OverflowError):
-            raise TraceError(f"{where}: no verdict that this version can read") from None
+            raise TraceError(
+                f"{where}: no verdict that this version can read"
+            ) from None
 
 
 class ProvableVerdict:
@@ -210,7 +247,9 @@ class ProvableVerdict:
         The verdict; proven after `diagnose`.
     """
 
-    def __init__(self, verdict: Verdict, prove: Callable[[], Verdict] | None = None) -> None:
+    def __init__(
+        self, verdict: Verdict, prove: Callable[[], Verdict] | None = None
+    ) -> None:
         self.verdict, self._prove = verdict, prove
 
     def diagnose(self) -> Verdict:
@@ -252,7 +291,8 @@ def _resource(row: Mapping[str, Any]) -> CauseResource:
         _text(row["name"]),
         int(row["time_ps"]),
         tuple(
-            CauseInstance(_text(place["name"]), int(place["time_ps"])) for place in row["places"]
+            CauseInstance(_text(place["name"]), int(place["time_ps"]))
+            for place in row["places"]
         ),
         int(row["on_path"]),
         _text(row.get("unit", "")),
@@ -266,13 +306,21 @@ def _resource(row: Mapping[str, Any]) -> CauseResource:
 
 def _part(row: Mapping[str, Any]) -> CausePart:
     resources = tuple(map(_resource, row["resources"]))
-    return CausePart(CauseKind(row["kind"]), _text(row["what"]), int(row["time_ps"]), resources)
+    return CausePart(
+        CauseKind(row["kind"]), _text(row["what"]), int(row["time_ps"]), resources
+    )
 
 
 def _cause(row: Mapping[str, Any]) -> VerdictCause:
     part = _part(row)
     return VerdictCause(
-        *(part.kind, part.what, part.time_ps, part.resources, _number(row["saving_ps"])),
+        *(
+            part.kind,
+            part.what,
+            part.time_ps,
+            part.resources,
+            _number(row["saving_ps"]),
+        ),
         then=_text(row["then"]),
         also=_texts(row["also"]),
         remedy=_text(row.get("remedy", "")),
@@ -283,7 +331,9 @@ def _cause(row: Mapping[str, Any]) -> VerdictCause:
 def _phase(row: Mapping[str, Any]) -> Phase:
     ends = int(row["start_ps"]), int(row["end_ps"])
     dominant = CauseKind(row["kind"]), _text(row["what"])
-    return Phase(_text(row["name"]), *ends, *dominant, tuple(map(_part, row["causes"])))
+    return Phase(
+        _text(row["name"]), *ends, *dominant, tuple(map(_part, row["causes"]))
+    )
 
 
 def _phase_of(span: SplitSpan, census: Callable[[Key, str], Census]) -> Phase:
@@ -291,7 +341,9 @@ def _phase_of(span: SplitSpan, census: Callable[[Key, str], Census]) -> Phase:
     sums = by_cause(span.parts)
     resources = resources_of(span.parts, census)
     ordered = sorted(sums, key=lambda key: (sums[key], key), reverse=True)
-    causes = tuple(CausePart(*key, sums[key], resources.get(key, ())) for key in ordered)
+    causes = tuple(
+        CausePart(*key, sums[key], resources.get(key, ())) for key in ordered
+    )
     kind, what = ordered[0]
     # A pipeline fills and drains with any load of its stages.
     detail = "" if kind is CauseKind.BUBBLE else what

@@ -20,7 +20,12 @@ from clusim.engine.abi import NONE
 FLOW_SUMS = {"sent": "sent_bytes", "marked": "marked_bytes"}
 """Histories of sums over a bin: name in the trace -> field of a sample."""
 
-FLOW_VALUES = {"rate": "rate", "window": "window", "in_flight": "in_flight", "rtt": "rtt_ps"}
+FLOW_VALUES = {
+    "rate": "rate",
+    "window": "window",
+    "in_flight": "in_flight",
+    "rtt": "rtt_ps",
+}
 """Histories of values at the end of a bin."""
 
 FLOW_COLUMNS = FLOW_SUMS | FLOW_VALUES
@@ -42,11 +47,17 @@ def rate_Bps(rate: Array) -> Array:
 
 def flow_values(samples: Array, before: Array) -> dict[str, Array]:
     """Return the rows of all `FLOW_COLUMNS` in bins that end with samples, given the sample before them."""
-    values = {name: samples[key].astype(np.int64) for name, key in FLOW_COLUMNS.items()}
+    values = {
+        name: samples[key].astype(np.int64) for name, key in FLOW_COLUMNS.items()
+    }
     for name, key in FLOW_SUMS.items():
-        values[name] = np.diff(values[name], axis=0, prepend=before[key].astype(np.int64))
+        values[name] = np.diff(
+            values[name], axis=0, prepend=before[key].astype(np.int64)
+        )
     values["rate"] = rate_Bps(values["rate"])
-    values["window"] = np.where(values["window"] < UNLIMITED_BYTES, values["window"], -1)
+    values["window"] = np.where(
+        values["window"] < UNLIMITED_BYTES, values["window"], -1
+    )
     values["rtt"] = np.where(values["rtt"] > 0, values["rtt"], -1)
     return values
 
@@ -129,7 +140,9 @@ _EMPTY = np.zeros(0, np.int64)
 NO_FLOWS = Flows(_EMPTY, [], _EMPTY, _EMPTY, [], np.zeros(0))
 
 
-def flows_of(image: Mapping[str, Array], senders: Sequence[Any], wires: Sequence[str]) -> Flows:
+def flows_of(
+    image: Mapping[str, Array], senders: Sequence[Any], wires: Sequence[str]
+) -> Flows:
     """Return the flows of an image, without histories.
 
     Parameters
@@ -155,7 +168,9 @@ def flows_of(image: Mapping[str, Array], senders: Sequence[Any], wires: Sequence
     pairs = []
     for number in numbers.tolist():
         sender = names[nodes[source[number]]]
-        receiver = names[nodes[destination[number]]] if destination[number] >= 0 else "*"
+        receiver = (
+            names[nodes[destination[number]]] if destination[number] >= 0 else "*"
+        )
         pairs.append(f"{sender}->{receiver}")
     line = rate_Bps(image["controls"]["line_rate"].astype(np.int64))
     policies = [BUILT_IN] * len(line)

@@ -23,7 +23,9 @@ def spread(start: Array, end: Array, weight: Array, edges: Array) -> Array:
     total = np.append(0.0, np.cumsum(level[:-1] * np.diff(times)))
     last = np.searchsorted(times, edges, side="right") - 1
     inside = np.clip(last, 0, None)
-    at_edges = np.where(last < 0, 0.0, total[inside] + level[inside] * (edges - times[inside]))
+    at_edges = np.where(
+        last < 0, 0.0, total[inside] + level[inside] * (edges - times[inside])
+    )
     return np.asarray(np.maximum(0.0, np.diff(at_edges)))
 
 

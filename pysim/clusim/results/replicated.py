@@ -24,7 +24,16 @@ KINDS = ("kernel", "program", "delay", "marker")
 MOVING = (" pace", " to host", " from host")
 """Suffixes of the stream names of pauses that represent moving data."""
 
-DIMENSIONS = ("data", "tensor", "pipeline", "context", "expert", "norm", "embedding", "host")
+DIMENSIONS = (
+    "data",
+    "tensor",
+    "pipeline",
+    "context",
+    "expert",
+    "norm",
+    "embedding",
+    "host",
+)
 """Dimensions of parallelism that move data, and copies to and from the host; the first word of a stream's name."""
 
 SUFFIX = " [folded]"
@@ -88,7 +97,9 @@ class BlockTasks:
     instances: int = 0
 
     @classmethod
-    def of_kernels(cls, ranks: tuple[int, ...], time_ps: int, memory_bytes: int) -> BlockTasks:
+    def of_kernels(
+        cls, ranks: tuple[int, ...], time_ps: int, memory_bytes: int
+    ) -> BlockTasks:
         """Return kernels that every rank does for itself, as long on each."""
         zeros = np.zeros(len(ranks), np.int64)
         return cls(
@@ -200,13 +211,18 @@ class BlockRows:
         return {name: getattr(self, name) for name in BLOCK_COLUMNS}
 
 
-BLOCK_COLUMNS = tuple(item.name for item in fields(BlockRows) if item.name != "calls")
+BLOCK_COLUMNS = tuple(
+    item.name for item in fields(BlockRows) if item.name != "calls"
+)
 """Names of the columns of tasks of replicated blocks."""
 
 BLOCK_TEXTS = ("streams", "names")
 """Columns of texts."""
 
 NO_BLOCKS = BlockRows.of(
-    {name: [] if name in BLOCK_TEXTS else np.zeros(0, np.int64) for name in BLOCK_COLUMNS}
+    {
+        name: [] if name in BLOCK_TEXTS else np.zeros(0, np.int64)
+        for name in BLOCK_COLUMNS
+    }
 )
 """Run without replicated blocks."""

@@ -25,7 +25,14 @@ from clusim.engine.abi import FaultKind
 from clusim.results.bins import COLUMNS, Bins
 from clusim.results.diagnosis import Verdict
 from clusim.results.replicated import BlockRows
-from clusim.results.resultjson import Call, CallTimes, Ended, EngineWork, InOrderNic, Unfinished
+from clusim.results.resultjson import (
+    Call,
+    CallTimes,
+    Ended,
+    EngineWork,
+    InOrderNic,
+    Unfinished,
+)
 from clusim.results.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
@@ -38,11 +45,15 @@ PS_PER_S = 10**12
 def mean_rates_Bps(rate_Bps: Array, faults: Array, time_ps: int) -> Array:
     """Return the mean rate of every wire until `time_ps` with an image's faults [bytes/s]."""
     result = np.array(rate_Bps, np.float64)
-    rows = faults[(faults["kind"] == FaultKind.RATE) & (faults["time_ps"] < max(1, time_ps))]
+    rows = faults[
+        (faults["kind"] == FaultKind.RATE) & (faults["time_ps"] < max(1, time_ps))
+    ]
     for wire in np.unique(rows["index"]).tolist():
         changes = rows[rows["index"] == wire]
         changes = changes[np.argsort(changes["time_ps"], kind="stable")]
-        edges_ps = np.array([0, *changes["time_ps"].tolist(), max(1, time_ps)], np.float64)
+        edges_ps = np.array(
+            [0, *changes["time_ps"].tolist(), max(1, time_ps)], np.float64
+        )
         rates = [result[wire], *(changes["num"] / changes["den"] * PS_PER_S)]
         result[wire] = float(np.dot(np.diff(edges_ps), rates) / edges_ps[-1])
     return result
@@ -74,7 +85,9 @@ class LaunchContext:
         if self.launch_ps is None or self.host_ps is None:
             return None
         gpu_ps = kernel_ps + self.launch_ps
-        return mean_iteration_ps((self.host_ps, gpu_ps), self.edge_ps, self.iterations)
+        return mean_iteration_ps(
+            (self.host_ps, gpu_ps), self.edge_ps, self.iterations
+        )
 
 
 def elapsed_ps(each_ps: tuple[int, int], edge_ps: int, iterations: int) -> int:
@@ -94,7 +107,9 @@ def elapsed_ps(each_ps: tuple[int, int], edge_ps: int, iterations: int) -> int:
     return ticks_ps(iterations * max(each_ps) + min(each_ps) + edge_ps)
 
 
-def mean_iteration_ps(each_ps: tuple[int, int], edge_ps: int, iterations: int) -> int:
+def mean_iteration_ps(
+    each_ps: tuple[int, int], edge_ps: int, iterations: int
+) -> int:
     """Return the mean time of an iteration between two readings of the clock [ps], as `elapsed_ps`."""
     return elapsed_ps(each_ps, edge_ps, iterations) // max(1, iterations)
 
@@ -188,7 +203,14 @@ class Provenance(JsonObject):
     """
 
     KEYS = (
-        *("fabric", "engine", "granularity", "burst_packets", "granularity_note", "error_bound"),
+        *(
+            "fabric",
+            "engine",
+            "granularity",
+            "burst_packets",
+            "granularity_note",
+            "error_bound",
+        ),
         *("seed", "faults", "notes", "version"),
     )
 
@@ -233,7 +255,15 @@ class Result(Shown, JsonObject):
         Runs from which the time, the only known result, was extrapolated; otherwise empty.
     """
 
-    KEYS = ("time_ps", "*ended", "*call_times", "*work", "verified", "in_order", "*provenance")
+    KEYS = (
+        "time_ps",
+        "*ended",
+        "*call_times",
+        "*work",
+        "verified",
+        "in_order",
+        "*provenance",
+    )
 
     time_ps: int
     wall_s: float
@@ -250,9 +280,15 @@ class Result(Shown, JsonObject):
     complete: bool = True
     unfinished: Unfinished | None = None
     followed: str = ""
-    judge: Callable[[Result], Verdict] | None = field(default=None, repr=False, compare=False)
-    prove: Callable[[Result], Verdict] | None = field(default=None, repr=False, compare=False)
-    derive: Callable[[Result], Sensitivity] | None = field(default=None, repr=False, compare=False)
+    judge: Callable[[Result], Verdict] | None = field(
+        default=None, repr=False, compare=False
+    )
+    prove: Callable[[Result], Verdict] | None = field(
+        default=None, repr=False, compare=False
+    )
+    derive: Callable[[Result], Sensitivity] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def verdict(self) -> Verdict:
@@ -278,7 +314,8 @@ class Result(Shown, JsonObject):
         """
         if self.derive is None:
             return Sensitivity(
-                self.time_ps, note="no critical path: the slices of this run are not in memory"
+                self.time_ps,
+                note="no critical path: the slices of this run are not in memory",
             )
         return self.derive(self)
 
@@ -286,7 +323,11 @@ class Result(Shown, JsonObject):
     def launched_ps(self) -> int | None:
         """Time of an iteration with launch, as nccl-tests reports it [ps]; None if unknown."""
         context = self.provenance.around
-        return context.iteration_ps(self.time_ps) if context is not None and self.complete else None
+        return (
+            context.iteration_ps(self.time_ps)
+            if context is not None and self.complete
+            else None
+        )
 
     @property
     def model_us(self) -> float | None:
@@ -333,7 +374,9 @@ class Result(Shown, JsonObject):
     def algbw_GBps(self) -> float:
         """Size of the collective over its time [10^9 bytes/s]."""
         call = self._the_call()
-        return call.size_bytes * PS_PER_S / self.time_ps / 1e9 if self.time_ps else 0.0
+        return (
+            call.size_bytes * PS_PER_S / self.time_ps / 1e9 if self.time_ps else 0.0
+        )
 
     @property
     def busbw_GBps(self) -> float:
@@ -357,7 +400,9 @@ class Result(Shown, JsonObject):
         if call is not None:
             size = format_size(call.size_bytes)
             title = f"{call.operation} {size} {call.dtype} over {call.ranks} ranks of {title}"
-            rows["plan"] = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
+            rows["plan"] = (
+                f"{call.algorithm}, {call.protocol}, {call.channels} channels"
+            )
         if self.has_bandwidth:
             launched_ps = self.launched_ps
             launched_us = None if launched_ps is None else launched_ps / 1e6
@@ -389,17 +434,29 @@ class Result(Shown, JsonObject):
 
     def _wire_columns(self) -> Columns:
         wires = self.wires
-        head = {"wire": wires.names, "class": wires.classes, "rate_Bps": wires.rate_Bps}
-        counters = {name: wires.counters[name] for name in wires.counters.dtype.names or ()}
+        head = {
+            "wire": wires.names,
+            "class": wires.classes,
+            "rate_Bps": wires.rate_Bps,
+        }
+        counters = {
+            name: wires.counters[name] for name in wires.counters.dtype.names or ()
+        }
         return {**head, "from_endpoint": wires.from_endpoint, **counters}
 
     def _task_columns(self) -> Columns:
         tasks = self.tasks
-        return {"name": tasks.names, "start_ps": tasks.start_ps, "end_ps": tasks.end_ps}
+        return {
+            "name": tasks.names,
+            "start_ps": tasks.start_ps,
+            "end_ps": tasks.end_ps,
+        }
 
     def _history_columns(self) -> Columns:
         start_ps, names = self.bins.edge_ps[:-1], np.array(self.wires.names, object)
-        values = {COLUMNS[name]: table.ravel() for name, table in self.bins.wires.items()}
+        values = {
+            COLUMNS[name]: table.ravel() for name, table in self.bins.wires.items()
+        }
         return {
             "wire": np.repeat(names, len(start_ps)),
             "time_ps": np.tile(start_ps, len(names)),
@@ -438,7 +495,11 @@ class Result(Shown, JsonObject):
             name: (("wire", "time"), table, about(f"/wires/{name}"))
             for name, table in bins.wires.items()
         }
-        values["memory_bytes"] = (("endpoint", "time"), bins.hbm_bytes, about("/hbm/bytes"))
+        values["memory_bytes"] = (
+            ("endpoint", "time"),
+            bins.hbm_bytes,
+            about("/hbm/bytes"),
+        )
         direction, of_class = (
             {"long_name": t} for t in ("one direction of a link", "class of wire")
         )
@@ -449,11 +510,17 @@ class Result(Shown, JsonObject):
             "time": ("time", bins.edge_ps[:-1], about("/wires/time")),
             "endpoint": ("endpoint", np.arange(len(bins.hbm_bytes))),
         }
-        return Dataset(values, coords, {"time_ps": self.time_ps, "fabric": self.provenance.fabric})
+        return Dataset(
+            values,
+            coords,
+            {"time_ps": self.time_ps, "fabric": self.provenance.fabric},
+        )
 
     def _the_call(self) -> Call:
         if self.call is None:
-            raise InputError("bandwidth: the run is not one collective; look at its tasks instead")
+            raise InputError(
+                "bandwidth: the run is not one collective; look at its tasks instead"
+            )
         if not self.complete:
             raise InputError("bandwidth: the run did not finish")
         return self.call
@@ -497,4 +564,6 @@ class Result(Shown, JsonObject):
     def ended(self) -> Ended | None:
         """Progress of a run that was ended early."""
         ended = self.unfinished
-        return None if ended is None else ended.progress_at(self.time_ps, self.wall_s)
+        return (
+            None if ended is None else ended.progress_at(self.time_ps, self.wall_s)
+        )

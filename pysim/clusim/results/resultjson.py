@@ -140,7 +140,14 @@ class CallTimes(JsonObject):
         Estimate of NCCL's tuner [us]; None if NCCL did not choose.
     """
 
-    KEYS = ("algbw_GBps", "busbw_GBps", "*call", "includes", "launched_us", "model_time_us")
+    KEYS = (
+        "algbw_GBps",
+        "busbw_GBps",
+        "*call",
+        "includes",
+        "launched_us",
+        "model_time_us",
+    )
 
     algbw_GBps: Round6 | None
     busbw_GBps: Round6 | None
@@ -233,4 +240,6 @@ class Unfinished:
         """Return the progress of the run: `time_ps` [ps] simulated in `wall_s` [s]."""
         speed = round(time_ps / wall_s) if wall_s > 0 else None
         expected_ps = self.expected_ps(time_ps)
-        return Ended(False, self.why, self.part_done, self.least_ps, expected_ps, speed)
+        return Ended(
+            False, self.why, self.part_done, self.least_ps, expected_ps, speed
+        )

@@ -51,7 +51,15 @@ class Derivative(JsonObject):
         changes were simulated.
     """
 
-    KEYS = ("figure", "elasticity", "gain_us", "reach", "basis", "path_elasticity", "scatter")
+    KEYS = (
+        "figure",
+        "elasticity",
+        "gain_us",
+        "reach",
+        "basis",
+        "path_elasticity",
+        "scatter",
+    )
 
     figure: str
     elasticity: Round6
@@ -131,8 +139,13 @@ class Interval(JsonObject):
             return [f"interval  {self.note}"]
         ends = f"{format_time(self.low_ps)} to {format_time(self.high_ps)}"
         lines = [f"interval  {ends} (5% to 95%; time {format_time(time_ps)})"]
-        rows_above = [row for row in self.figures if row.half_width_ps >= LEAST_SHOWN * time_ps]
-        rows = [(row.figure, f"{format_time(row.half_width_ps)}", row.bounds) for row in rows_above]
+        rows_above = [
+            row for row in self.figures if row.half_width_ps >= LEAST_SHOWN * time_ps
+        ]
+        rows = [
+            (row.figure, f"{format_time(row.half_width_ps)}", row.bounds)
+            for row in rows_above
+        ]
         if rows:
             titles = ("by figure", "half-width", "bounds")
             lines += text_table("  {:<..}  {:>..}  {:<..}", [titles, *rows])
@@ -213,7 +226,13 @@ class Sensitivity(Shown, JsonObject):
         rows_above = self.shown
         titles = ("sensitivity", "% per %", "1% better", "valid up to", "basis")
         rows = [
-            (d.figure, f"{d.elasticity:+.3f}", _saving(d.gain_ps), d.valid, d.basis_words)
+            (
+                d.figure,
+                f"{d.elasticity:+.3f}",
+                _saving(d.gain_ps),
+                d.valid,
+                d.basis_words,
+            )
             for d in rows_above
         ]
         lines = text_table("{:<..}  {:>..}  {:>..}  {:>..}  {:<..}", [titles, *rows])
@@ -235,7 +254,15 @@ class Sensitivity(Shown, JsonObject):
         return {"derivatives": self._columns}
 
     def _columns(self) -> Columns:
-        names = ("figure", "elasticity", "gain_ps", "reach", "basis", "path_elasticity", "scatter")
+        names = (
+            "figure",
+            "elasticity",
+            "gain_ps",
+            "reach",
+            "basis",
+            "path_elasticity",
+            "scatter",
+        )
         columns: dict[str, Any] = {
             name: [getattr(d, name) for d in self.derivatives] for name in names
         }

@@ -57,7 +57,9 @@ class ServerClass(JsonObject):
         )
 
 
-def outstanding(values: Mapping[str, float], max_names: int, fraction: float) -> tuple[str, ...]:
+def outstanding(
+    values: Mapping[str, float], max_names: int, fraction: float
+) -> tuple[str, ...]:
     """Return at most `max_names` names with values that exceed all others by more than the spread of the others.
 
     They have at least `fraction` times the largest value.

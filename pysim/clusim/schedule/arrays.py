@@ -16,7 +16,15 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError
-from clusim.schedule.ir import CollectiveCall, Connection, Instance, Prim, Schedule, Task, Template
+from clusim.schedule.ir import (
+    CollectiveCall,
+    Connection,
+    Instance,
+    Prim,
+    Schedule,
+    Task,
+    Template,
+)
 
 VERSION = 2
 """Version of the array form."""
@@ -31,28 +39,46 @@ _TABLES: dict[str, type[Any]] = {
     "instances": Instance,
     "tasks": Task,
 }
-_NUMBERS = {"int": np.int64, "bool": np.int64, "float": np.float64, "int | None": np.int64}
+_NUMBERS = {
+    "int": np.int64,
+    "bool": np.int64,
+    "float": np.float64,
+    "int | None": np.int64,
+}
 """Types of the columns of fields by annotation; others are strings."""
 
 
 def _column(values: Sequence[Any], kind: str) -> Array:
     if kind in _NUMBERS:
-        return np.array([_NO_TARGET if v is None else v for v in values], _NUMBERS[kind])
+        return np.array(
+            [_NO_TARGET if v is None else v for v in values], _NUMBERS[kind]
+        )
     encoded = [value.encode() for value in values]
     return np.array(encoded, f"S{max(1, *map(len, encoded))}" if encoded else "S1")
 
 
 def _list_kind(item: Field[Any]) -> str:
     """Return the annotation of the elements of a tuple; empty for other fields."""
-    return str(item.type).removeprefix("tuple[").partition(",")[0] if "tuple" in item.type else ""
+    return (
+        str(item.type).removeprefix("tuple[").partition(",")[0]
+        if "tuple" in item.type
+        else ""
+    )
 
 
-def _put(arrays: dict[str, Array], table: str, rows: Sequence[Any], kind: type[Any]) -> None:
+def _put(
+    arrays: dict[str, Array], table: str, rows: Sequence[Any], kind: type[Any]
+) -> None:
     for item in fields(kind):
-        name, values = f"{table}/{item.name}", [getattr(row, item.name) for row in rows]
+        name, values = (
+            f"{table}/{item.name}",
+            [getattr(row, item.name) for row in rows],
+        )
         of_list = _list_kind(item)
         if of_list:
-            arrays[name] = _column([element for value in values for element in value], of_list)
+            arrays[name] = _column(
+                [element for value in values for element in value], of_list
+            )
             arrays[f"{name}_off"] = np.cumsum([0, *map(len, values)], dtype=np.int64)
         else:
             arrays[name] = _column(values, str(item.type))
@@ -70,7 +96,9 @@ def to_arrays(schedule: Schedule) -> dict[str, Array]:
     templates = schedule.templates
     arrays["templates/name"] = _column([item.name for item in templates], "str")
     arrays["templates/mode"] = _column([item.mode for item in templates], "str")
-    arrays["templates/nchunks"] = _column([item.nchunks for item in templates], "int")
+    arrays["templates/nchunks"] = _column(
+        [item.nchunks for item in templates], "int"
+    )
     lengths = [len(item.prims) for item in templates]
     arrays["templates/prim_off"] = np.cumsum([0, *lengths], dtype=np.int64)
     _put(arrays, "prims", [prim for item in templates for prim in item.prims], Prim)
@@ -82,7 +110,9 @@ def _plain(values: Array) -> list[Any]:
     return [value.decode() for value in items] if values.dtype.kind == "S" else items
 
 
-def _read(arrays: Mapping[str, Array], table: str, kind: type[Any]) -> tuple[Any, ...]:
+def _read(
+    arrays: Mapping[str, Array], table: str, kind: type[Any]
+) -> tuple[Any, ...]:
     columns: dict[str, list[Any]] = {}
     for item in fields(kind):
         values = _plain(arrays[f"{table}/{item.name}"])
@@ -106,9 +136,14 @@ def from_arrays(arrays: Mapping[str, Array]) -> Schedule:
                 f"schedule arrays: version {arrays['version'][0]}; this reads {VERSION}"
             )
         prims = _read(arrays, "prims", Prim)
-        tables = {table: _read(arrays, table, kind) for table, kind in _TABLES.items()}
+        tables = {
+            table: _read(arrays, table, kind) for table, kind in _TABLES.items()
+        }
         off = _plain(arrays["templates/prim_off"])
-        columns = [_plain(arrays[f"templates/{name}"]) for name in ("name", "nchunks", "mode")]
+        columns = [
+            _plain(arrays[f"templates/{name}"])
+            for name in ("name", "nchunks", "mode")
+        ]
         templates = (
             Template(name, prims[off[index] : off[index + 1]], nchunks, mode)
             for index, (name, nchunks, mode) in enumerate(zip(*columns, strict=True))

@@ -52,9 +52,16 @@ class Part(NamedTuple):
 def split(length: int, channels: int, unit: int = 16) -> list[Part]:
     """Split `length` bytes into at most `channels` contiguous, even parts, in multiples of `unit` bytes."""
     cells = -(-length // unit)
-    bounds = [min(length, cells * index // channels * unit) for index in range(channels + 1)]
+    bounds = [
+        min(length, cells * index // channels * unit)
+        for index in range(channels + 1)
+    ]
     pairs = pairwise(bounds)
-    return [Part(index, low, high - low) for index, (low, high) in enumerate(pairs) if high > low]
+    return [
+        Part(index, low, high - low)
+        for index, (low, high) in enumerate(pairs)
+        if high > low
+    ]
 
 
 def blocks(total: int, count: int, element_bytes: int) -> int:
@@ -75,7 +82,9 @@ class ProgramBuilder:
         self.name = name
         self._calls: list[CollectiveCall] = []
         self._templates: dict[Template, int] = {}
-        self._by_tuple: dict[tuple[int, str, int, Mode], tuple[tuple[Prim, ...], int]] = {}
+        self._by_tuple: dict[
+            tuple[int, str, int, Mode], tuple[tuple[Prim, ...], int]
+        ] = {}
         self._connections: list[Connection] = []
         self._instances: list[Instance] = []
         self._tasks: list[Task] = []
@@ -89,14 +98,18 @@ class ProgramBuilder:
         deps = self._waits(task.rank, task.stream, (*task.deps, *after))
         return self._append(task if deps == task.deps else replace(task, deps=deps))
 
-    def _waits(self, rank: int, stream: str, after: Iterable[int]) -> tuple[int, ...]:
+    def _waits(
+        self, rank: int, stream: str, after: Iterable[int]
+    ) -> tuple[int, ...]:
         """Return the dependencies of the next task of a stream."""
         return tuple(sorted({*self._last.get((rank, stream), ()), *after}))
 
     def _append(self, task: Task) -> int:
         """Append a task that has all its dependencies."""
         if not 0 <= task.rank < self.num_ranks:
-            raise InputError(f"rank {task.rank}: out of range; must be 0..{self.num_ranks - 1}")
+            raise InputError(
+                f"rank {task.rank}: out of range; must be 0..{self.num_ranks - 1}"
+            )
         self._tasks.append(task)
         self._last[task.rank, task.stream] = (len(self._tasks) - 1,)
         return len(self._tasks) - 1
@@ -116,7 +129,9 @@ class ProgramBuilder:
     ) -> int:
         """Add a kernel: `compute_ps` [ps] or `flops` on `sms` SMs (0 = all), and `hbm_bytes` of memory traffic."""
         if compute_ps < 0 or flops < 0 or hbm_bytes < 0 or (compute_ps and flops):
-            raise InputError(f"kernel {name!r}: set compute_ps or flops, not negative")
+            raise InputError(
+                f"kernel {name!r}: set compute_ps or flops, not negative"
+            )
         deps = self._waits(rank, stream, after)
         work = (compute_ps, flops, precision, hbm_bytes, sms)
         return self._append(Task("kernel", rank, stream, name, deps, ABSENT, *work))
@@ -134,21 +149,34 @@ class ProgramBuilder:
         if delay_ps < 0:
             raise InputError(f"delay of rank {rank}: {delay_ps} ps; must be >= 0")
         deps = self._waits(rank, stream, after)
-        return self._append(Task("delay", rank, stream, name, deps, delay_ps=delay_ps))
+        return self._append(
+            Task("delay", rank, stream, name, deps, delay_ps=delay_ps)
+        )
 
     def marker(
-        self, rank: int, name: str, *, stream: str = "compute", after: Iterable[int] = ()
+        self,
+        rank: int,
+        name: str,
+        *,
+        stream: str = "compute",
+        after: Iterable[int] = (),
     ) -> int:
         """Add a named moment."""
         return self.task(Task("marker", rank, stream, name=name), after)
 
-    def wait(self, rank: int, tasks: int | Iterable[int], *, stream: str = "compute") -> None:
+    def wait(
+        self, rank: int, tasks: int | Iterable[int], *, stream: str = "compute"
+    ) -> None:
         """Make all later tasks of the stream depend on `tasks` as well."""
         awaited = (tasks,) if isinstance(tasks, int) else tuple(tasks)
         self._last[(rank, stream)] = self._last.get((rank, stream), ()) + awaited
 
     def push(
-        self, operation: Callable[[Awaited], object], *, read: Names = (), mutate: Names = ()
+        self,
+        operation: Callable[[Awaited], object],
+        *,
+        read: Names = (),
+        mutate: Names = (),
     ) -> tuple[int, ...]:
         """Add an operation with dependencies from the variables that it reads and mutates.
 
@@ -199,7 +227,11 @@ class ProgramBuilder:
         self._tasks[task] = replace(self._tasks[task], call=call)
 
     def template(
-        self, name: str, prims: Iterable[Prim], nchunks: int = 1, mode: Mode = "interleaved"
+        self,
+        name: str,
+        prims: Iterable[Prim],
+        nchunks: int = 1,
+        mode: Mode = "interleaved",
     ) -> int:
         """Return the index of a template with these primitives, sharing equal ones.
 
@@ -298,9 +330,13 @@ def _check_ranks(ranks: Sequence[int], num_ranks: int) -> None:
     first_use: set[int] = set()
     for rank in ranks:
         if not 0 <= rank < num_ranks:
-            raise InputError(f"rank {rank}: out of range; this fabric has ranks 0..{num_ranks - 1}")
+            raise InputError(
+                f"rank {rank}: out of range; this fabric has ranks 0..{num_ranks - 1}"
+            )
         if rank in first_use:
-            raise InputError(f"rank {rank}: named twice in the group; name each rank once")
+            raise InputError(
+                f"rank {rank}: named twice in the group; name each rank once"
+            )
         first_use.add(rank)
 
 
@@ -314,7 +350,9 @@ def check_call(call: CollectiveCall, num_ranks: int) -> None:
     """Raise `InputError` unless sizes, ranks, root and channels of `call` are valid."""
     size = element(call.dtype).size_bytes
     if call.redop not in REDUCTIONS:
-        raise InputError(f"redop {call.redop!r}: unknown; use one of {', '.join(REDUCTIONS)}")
+        raise InputError(
+            f"redop {call.redop!r}: unknown; use one of {', '.join(REDUCTIONS)}"
+        )
     _check_ranks(call.ranks, num_ranks)
     if len(call.ranks) < 2:
         raise InputError(
@@ -335,7 +373,9 @@ def check_call(call: CollectiveCall, num_ranks: int) -> None:
             f"{call.operation}: root {call.root} is not in the group {list(call.ranks)}"
         )
     if not 1 <= call.channels <= 64:
-        raise InputError(f"{call.operation}: {call.channels} channels; must be 1..64")
+        raise InputError(
+            f"{call.operation}: {call.channels} channels; must be 1..64"
+        )
 
 
 @dataclass(slots=True)
@@ -399,10 +439,16 @@ class CollectiveWriter:
         tasks = []
         for position, rank in enumerate(call.ranks):
             task = Task(
-                "program", rank, stream, name=f"{call.operation} {call.algorithm}", call=index
+                "program",
+                rank,
+                stream,
+                name=f"{call.operation} {call.algorithm}",
+                call=index,
             )
             tasks.append(builder.task(task, after[position] if after else ()))
-        return cls(builder, call, shape or shape_of(call.protocol), tuple(tasks), stride)
+        return cls(
+            builder, call, shape or shape_of(call.protocol), tuple(tasks), stride
+        )
 
     @property
     def size(self) -> int:
@@ -416,9 +462,15 @@ class CollectiveWriter:
     def connect(self, src: int, dst: int, channel: int, **fields: Any) -> int:
         """Add a connection between two positions on `channel`; `fields` as in `Connection`."""
         ranks = self.call.ranks
-        usual = {"slots": self.shape.slots, "protocol": self.call.protocol, "key": channel}
+        usual = {
+            "slots": self.shape.slots,
+            "protocol": self.call.protocol,
+            "key": channel,
+        }
         fields = {**usual, **fields}
-        return self.builder.connection(Connection(ranks[src], ranks[dst], channel, **fields))
+        return self.builder.connection(
+            Connection(ranks[src], ranks[dst], channel, **fields)
+        )
 
     def flag(self, src: int, dst: int, channel: int) -> int:
         """Add a flag connection."""

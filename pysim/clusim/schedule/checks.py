@@ -26,7 +26,9 @@ def validate(schedule: Schedule) -> None:
         for dep in task.deps:
             _check_range(dep, len(schedule.tasks), "task", index, "dependency")
         if task.kind == "kernel" and task.sms < 0:
-            raise ScheduleError(f"task {index}: sms={task.sms}; must be >= 0 (0 = all)")
+            raise ScheduleError(
+                f"task {index}: sms={task.sms}; must be >= 0 (0 = all)"
+            )
     _check_acyclic(schedule)
     _check_groups(schedule)
     uses = [_uses(template) for template in schedule.templates]
@@ -58,7 +60,9 @@ def _check_connection(
         _check_range(rank, num_ranks, "connection", index, "rank")
     endpoints.add(id(connection.members))
     if connection.slots < 1:
-        raise ScheduleError(f"connection {index}: slots={connection.slots}; must be >= 1")
+        raise ScheduleError(
+            f"connection {index}: slots={connection.slots}; must be >= 1"
+        )
     if (connection.kind in ("multimem", "aggregation")) != bool(connection.members):
         raise ScheduleError(
             f"connection {index}: kind {connection.kind} with {len(connection.members)} members"
@@ -107,7 +111,10 @@ def _check_groups(schedule: Schedule) -> None:
     sets: dict[int, frozenset[int]] = {}
     for index, connection in enumerate(schedule.connections):
         if connection.kind == "aggregation":
-            by_rank, members = groups.setdefault(connection.key, {}), connection.members
+            by_rank, members = (
+                groups.setdefault(connection.key, {}),
+                connection.members,
+            )
             if id(members) not in sets:
                 sets[id(members)] = frozenset(members)
             if connection.src in by_rank or connection.src not in sets[id(members)]:
@@ -118,23 +125,38 @@ def _check_groups(schedule: Schedule) -> None:
     for key, by_rank in groups.items():
         members = next(iter(by_rank.values()))
         distinct = {id(other): other for other in by_rank.values()}.values()
-        if any(other != members for other in distinct) or sets[id(members)] != set(by_rank):
+        if any(other != members for other in distinct) or sets[id(members)] != set(
+            by_rank
+        ):
             raise ScheduleError(
                 f"aggregation group {key}: connections of ranks {sorted(by_rank)}, members {sorted(members)};"
                 " every member needs one connection, with the same members"
             )
 
 
-_POSITIVE = ("chunk_bytes", "align", "slices", "slots_per_slice", "slice_min", "fixed_div", "warps")
+_POSITIVE = (
+    "chunk_bytes",
+    "align",
+    "slices",
+    "slots_per_slice",
+    "slice_min",
+    "fixed_div",
+    "warps",
+)
 _SIZES = ("offset", "length", "chunk_bytes", "stride", "limit", "align", "slice_min")
 _positive, _sizes = attrgetter(*_POSITIVE), attrgetter(*_SIZES)
 
 
 def _check_instance(
-    index: int, instance: Instance, schedule: Schedule, uses: Sequence[Sequence[_Use]]
+    index: int,
+    instance: Instance,
+    schedule: Schedule,
+    uses: Sequence[Sequence[_Use]],
 ) -> None:
     _check_range(instance.task, len(schedule.tasks), "instance", index, "task")
-    _check_range(instance.template, len(schedule.templates), "instance", index, "template")
+    _check_range(
+        instance.template, len(schedule.templates), "instance", index, "template"
+    )
     task = schedule.tasks[instance.task]
     if task.kind != "program" or task.rank != instance.rank:
         raise ScheduleError(
@@ -145,28 +167,44 @@ def _check_instance(
         if value < 1:
             raise ScheduleError(f"instance {index}: {name}={value}; must be >= 1")
     if instance.start_ps < 0:
-        raise ScheduleError(f"instance {index}: start_ps={instance.start_ps}; must be >= 0")
-    size = element(schedule.calls[task.call].dtype).size_bytes if task.call != ABSENT else 1
+        raise ScheduleError(
+            f"instance {index}: start_ps={instance.start_ps}; must be >= 0"
+        )
+    size = (
+        element(schedule.calls[task.call].dtype).size_bytes
+        if task.call != ABSENT
+        else 1
+    )
     for name, value in zip(_SIZES, _sizes(instance), strict=True):
         if value % size:
-            raise ScheduleError(f"instance {index}: {name}={value} cuts an element of {size} bytes")
+            raise ScheduleError(
+                f"instance {index}: {name}={value} cuts an element of {size} bytes"
+            )
     for connection in instance.connections:
-        _check_range(connection, len(schedule.connections), "instance", index, "connection")
+        _check_range(
+            connection, len(schedule.connections), "instance", index, "connection"
+        )
     _check_prims(index, instance, uses[instance.template], schedule)
 
 
-def _check_prims(index: int, instance: Instance, uses: Sequence[_Use], schedule: Schedule) -> None:
+def _check_prims(
+    index: int, instance: Instance, uses: Sequence[_Use], schedule: Schedule
+) -> None:
     for use in uses:
         if not 0 <= use.slot < len(instance.connections):
             field = f"{use.op}: {use.name} connection"
-            _check_range(use.slot, len(instance.connections), "instance", index, field)
+            _check_range(
+                use.slot, len(instance.connections), "instance", index, field
+            )
         connection = schedule.connections[instance.connections[use.slot]]
         if (connection.src if use.end == "src" else connection.dst) != instance.rank:
             raise ScheduleError(
                 f"instance {index}: {use.op}: connection {connection.src} -> {connection.dst} does not"
                 f" {use.name} at rank {instance.rank}"
             )
-        special = connection.kind if connection.kind in ("multimem", "aggregation") else ""
+        special = (
+            connection.kind if connection.kind in ("multimem", "aggregation") else ""
+        )
         if use.kind != special:
             raise ScheduleError(
                 f"instance {index}: {use.op} on a {connection.kind} connection; only multicastStore, reduceLoad"
@@ -194,9 +232,13 @@ def _check_ends(schedule: Schedule, uses: Sequence[Sequence[_Use]]) -> None:
 
 
 def _check_acyclic(schedule: Schedule) -> None:
-    if all(dep < index for index, task in enumerate(schedule.tasks) for dep in task.deps):
+    if all(
+        dep < index for index, task in enumerate(schedule.tasks) for dep in task.deps
+    ):
         return
-    order = TopologicalSorter({index: task.deps for index, task in enumerate(schedule.tasks)})
+    order = TopologicalSorter(
+        {index: task.deps for index, task in enumerate(schedule.tasks)}
+    )
     try:
         order.prepare()
     except CycleError as error:

@@ -84,7 +84,9 @@ def _reduce_part(
 
 def _store(kind: Element, wide: Array) -> Array:
     with np.errstate(over="ignore"):
-        return kind.narrow(wide.astype(np.float32) if kind.name == "bfloat16" else wide)
+        return kind.narrow(
+            wide.astype(np.float32) if kind.name == "bfloat16" else wide
+        )
 
 
 def expected_outputs(call: CollectiveCall, inputs: Sequence[Array]) -> list[Region]:
@@ -97,19 +99,28 @@ def expected_outputs(call: CollectiveCall, inputs: Sequence[Array]) -> list[Regi
     return maker(call, element(call.dtype), inputs)
 
 
-def _allreduce(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
+def _allreduce(
+    call: CollectiveCall, kind: Element, inputs: Sequence[Array]
+) -> list[Region]:
     region = _reduce_part(call, kind, inputs, 0, (0, call.bytes))
-    return [replace(region, position=position) for position in range(len(call.ranks))]
+    return [
+        replace(region, position=position) for position in range(len(call.ranks))
+    ]
 
 
-def _reduce(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
+def _reduce(
+    call: CollectiveCall, kind: Element, inputs: Sequence[Array]
+) -> list[Region]:
     return [_reduce_part(call, kind, inputs, _root(call), (0, call.bytes))]
 
 
-def _reduce_scatter(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
+def _reduce_scatter(
+    call: CollectiveCall, kind: Element, inputs: Sequence[Array]
+) -> list[Region]:
     positions = range(len(call.ranks))
     return [
-        _reduce_part(call, kind, inputs, position, _block(call, position)) for position in positions
+        _reduce_part(call, kind, inputs, position, _block(call, position))
+        for position in positions
     ]
 
 
@@ -117,27 +128,52 @@ def _copy_block(
     call: CollectiveCall, kind: Element, source: Array, position: int, block: int
 ) -> Region:
     low, high = _block(call, block)
-    return Region(position, low, source[low // kind.size_bytes : high // kind.size_bytes])
+    return Region(
+        position, low, source[low // kind.size_bytes : high // kind.size_bytes]
+    )
 
 
-def _all_gather(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
+def _all_gather(
+    call: CollectiveCall, kind: Element, inputs: Sequence[Array]
+) -> list[Region]:
     size = len(call.ranks)
-    return [_copy_block(call, kind, inputs[b], p, b) for p in range(size) for b in range(size)]
+    return [
+        _copy_block(call, kind, inputs[b], p, b)
+        for p in range(size)
+        for b in range(size)
+    ]
 
 
-def _gather(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
-    return [_copy_block(call, kind, inputs[b], _root(call), b) for b in range(len(call.ranks))]
+def _gather(
+    call: CollectiveCall, kind: Element, inputs: Sequence[Array]
+) -> list[Region]:
+    return [
+        _copy_block(call, kind, inputs[b], _root(call), b)
+        for b in range(len(call.ranks))
+    ]
 
 
-def _scatter(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
-    return [_copy_block(call, kind, inputs[_root(call)], p, p) for p in range(len(call.ranks))]
+def _scatter(
+    call: CollectiveCall, kind: Element, inputs: Sequence[Array]
+) -> list[Region]:
+    return [
+        _copy_block(call, kind, inputs[_root(call)], p, p)
+        for p in range(len(call.ranks))
+    ]
 
 
-def _broadcast(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
-    return [Region(position, 0, inputs[_root(call)]) for position in range(len(call.ranks))]
+def _broadcast(
+    call: CollectiveCall, kind: Element, inputs: Sequence[Array]
+) -> list[Region]:
+    return [
+        Region(position, 0, inputs[_root(call)])
+        for position in range(len(call.ranks))
+    ]
 
 
-def _alltoall(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
+def _alltoall(
+    call: CollectiveCall, kind: Element, inputs: Sequence[Array]
+) -> list[Region]:
     """Block `d` of source `s` lands at block `s` of destination `d`."""
     regions = []
     for source in range(len(call.ranks)):
@@ -147,16 +183,25 @@ def _alltoall(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> l
     return regions
 
 
-def _sendrecv(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
+def _sendrecv(
+    call: CollectiveCall, kind: Element, inputs: Sequence[Array]
+) -> list[Region]:
     size = len(call.ranks)
-    return [Region(position, 0, inputs[(position - 1) % size]) for position in range(size)]
+    return [
+        Region(position, 0, inputs[(position - 1) % size])
+        for position in range(size)
+    ]
 
 
-def _send(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
+def _send(
+    call: CollectiveCall, kind: Element, inputs: Sequence[Array]
+) -> list[Region]:
     return [Region(1, 0, inputs[0])]
 
 
-def _barrier(call: CollectiveCall, kind: Element, inputs: Sequence[Array]) -> list[Region]:
+def _barrier(
+    call: CollectiveCall, kind: Element, inputs: Sequence[Array]
+) -> list[Region]:
     return []
 
 
@@ -178,7 +223,9 @@ _DEFINITIONS = {
 
 def buffer_bytes(call: CollectiveCall) -> int:
     """Return the size of a rank's buffers; ragged blocks of an all-to-all may reach further [bytes]."""
-    blocks = call.block_bytes * len(call.ranks) if call.operation == "alltoall" else 0
+    blocks = (
+        call.block_bytes * len(call.ranks) if call.operation == "alltoall" else 0
+    )
     return max(call.bytes, blocks)
 
 
@@ -195,7 +242,9 @@ def exact_inputs(call: CollectiveCall, seed: int = 0) -> list[Array]:
         if kind.name.startswith("u"):
             choices = [abs(choice) for choice in choices]
         values = rng.choice(np.array(choices, np.int64), count)
-        inputs.append(kind.narrow(values.astype(np.float32) if kind.is_float else values))
+        inputs.append(
+            kind.narrow(values.astype(np.float32) if kind.is_float else values)
+        )
     return inputs
 
 
@@ -209,8 +258,14 @@ def random_inputs(call: CollectiveCall, seed: int = 0) -> list[Array]:
     rng = np.random.default_rng([seed, len(call.ranks)])
     if kind.is_float and call.redop == "prod":
         max_exponent = min(1.0, 8 / len(call.ranks))
-        sizes = (np.exp2(rng.uniform(-max_exponent, max_exponent, count)) for _ in call.ranks)
+        sizes = (
+            np.exp2(rng.uniform(-max_exponent, max_exponent, count))
+            for _ in call.ranks
+        )
         return [kind.narrow(size * rng.choice((-1.0, 1.0), count)) for size in sizes]
     if kind.is_float:
         return [kind.narrow(rng.standard_normal(count)) for _ in call.ranks]
-    return [rng.integers(0, 256, call.bytes, np.uint8).view(kind.storage) for _ in call.ranks]
+    return [
+        rng.integers(0, 256, call.bytes, np.uint8).view(kind.storage)
+        for _ in call.ranks
+    ]

@@ -82,13 +82,19 @@ def find_groups(schedule: Schedule) -> dict[int, AggregationGroup]:
     groups: dict[int, AggregationGroup] = {}
     for index, connection in enumerate(schedule.connections):
         if connection.kind == "aggregation":
-            group = by_key.setdefault(connection.key, AggregationGroup(connection.members))
+            group = by_key.setdefault(
+                connection.key, AggregationGroup(connection.members)
+            )
             group.connections[connection.src] = index
             groups[index] = group
     if not groups:
         return groups
     slots = [
-        [prim.send for prim in template.prims if OPCODES[prim.op].flags & Op.AGGREGATE]
+        [
+            prim.send
+            for prim in template.prims
+            if OPCODES[prim.op].flags & Op.AGGREGATE
+        ]
         for template in schedule.templates
     ]
     for index, instance in enumerate(schedule.instances):
@@ -152,16 +158,24 @@ class _Runner:
 class _Buffers:
     """Input, output and scratch of all positions of a call, at least `room` bytes, allocated on first use."""
 
-    def __init__(self, call: CollectiveCall, inputs: Sequence[Array], room: int = 0) -> None:
+    def __init__(
+        self, call: CollectiveCall, inputs: Sequence[Array], room: int = 0
+    ) -> None:
         self.call = call
         self.kind: Element = element(call.dtype)
-        self.inputs = [np.ascontiguousarray(values, self.kind.storage) for values in inputs]
+        self.inputs = [
+            np.ascontiguousarray(values, self.kind.storage) for values in inputs
+        ]
         self._bytes = max(buffer_bytes(call), room)
         self._views = {}
         for rank, values in zip(call.ranks, self.inputs, strict=True):
             raw = values.view(np.uint8)
-            self._views["input", rank] = np.pad(raw, (0, max(0, room - len(raw)))) if room else raw
-        self.entered = {rank: 1 << position for position, rank in enumerate(call.ranks)}
+            self._views["input", rank] = (
+                np.pad(raw, (0, max(0, room - len(raw)))) if room else raw
+            )
+        self.entered = {
+            rank: 1 << position for position, rank in enumerate(call.ranks)
+        }
 
     def view(self, name: str, rank: int) -> Array:
         """Return a buffer as bytes."""
@@ -206,10 +220,17 @@ class Executor:
     ) -> None:
         self.schedule = schedule
         make = random_inputs if data == "random" else exact_inputs
-        arrays = inputs or [make(call, seed + index) for index, call in enumerate(schedule.calls)]
+        arrays = inputs or [
+            make(call, seed + index) for index, call in enumerate(schedule.calls)
+        ]
         rooms = _rooms(schedule)
-        self._calls = [_Buffers(*pair) for pair in zip(schedule.calls, arrays, rooms, strict=True)]
-        self._fifos = [_Fifo(connection.slots) for connection in schedule.connections]
+        self._calls = [
+            _Buffers(*pair)
+            for pair in zip(schedule.calls, arrays, rooms, strict=True)
+        ]
+        self._fifos = [
+            _Fifo(connection.slots) for connection in schedule.connections
+        ]
         self._groups = find_groups(schedule)
         templates = schedule.templates
         self._runners = [
@@ -247,7 +268,9 @@ class Executor:
             opened.append(("data", instance.connections[item.prim.send]))
         if OPCODES[item.prim.op].flags & Op.AGGREGATE:
             group = self._groups[instance.connections[item.prim.send]]
-            opened += [("members", connection) for connection in group.connections.values()]
+            opened += [
+                ("members", connection) for connection in group.connections.values()
+            ]
         return opened
 
     def is_finished(self, index: int) -> bool:
@@ -262,7 +285,9 @@ class Executor:
         if OPCODES[item.prim.op].flags & Op.AGGREGATE:
             connection = instance.connections[item.prim.send]
             group = self._groups[connection]
-            waits = not group.has_result(instance.rank) and self._absent(group, instance.rank)
+            waits = not group.has_result(instance.rank) and self._absent(
+                group, instance.rank
+            )
             return ("members", connection) if waits else None
         need = item.slots
         if item.prim.recv != ABSENT:
@@ -280,8 +305,14 @@ class Executor:
         """Return the members of a group that have not reached the current aggregate of `rank`."""
         absent = []
         for member in group.members:
-            item = self._runners[group.users[member]].next if member in group.users else None
-            is_aggregate = item is not None and OPCODES[item.prim.op].flags & Op.AGGREGATE
+            item = (
+                self._runners[group.users[member]].next
+                if member in group.users
+                else None
+            )
+            is_aggregate = (
+                item is not None and OPCODES[item.prim.op].flags & Op.AGGREGATE
+            )
             if not is_aggregate or group.done[member] != group.done[rank]:
                 absent.append(member)
         return absent
@@ -323,13 +354,17 @@ class Executor:
         fifo.head += item.slots
         return fifo.items.popleft()
 
-    def _post(self, instance: Instance, item: Slice, result: Array | None, mask: int) -> None:
+    def _post(
+        self, instance: Instance, item: Slice, result: Array | None, mask: int
+    ) -> None:
         number = instance.connections[item.prim.send]
         fifo = self._fifos[number]
         carries = self.schedule.connections[number].kind == "data"
         fifo.issued += item.slots
         fifo.tail += item.slots
-        fifo.items.append((result.copy() if carries and result is not None else None, mask))
+        fifo.items.append(
+            (result.copy() if carries and result is not None else None, mask)
+        )
 
     def _compute(
         self,
@@ -373,14 +408,21 @@ class Executor:
         flags = OPCODES[prim.op].flags
         members = self.schedule.connections[instance.connections[prim.send]].members
         if flags & Op.REDUCE:
-            parts = [buffers.read(prim.src, rank, item.src_offset, item.size) for rank in members]
+            parts = [
+                buffers.read(prim.src, rank, item.src_offset, item.size)
+                for rank in members
+            ]
             result = combine_all(buffers.kind, buffers.call.redop, parts)
         else:
-            result = buffers.read(prim.src, instance.rank, item.src_offset, item.size).copy()
+            result = buffers.read(
+                prim.src, instance.rank, item.src_offset, item.size
+            ).copy()
         for rank in members if flags & Op.MCAST else (instance.rank,):
             buffers.write(prim.dst, rank, item.dst_offset, result)
 
-    def _aggregate(self, buffers: _Buffers, instance: Instance, item: Slice, time_ps: int) -> None:
+    def _aggregate(
+        self, buffers: _Buffers, instance: Instance, item: Slice, time_ps: int
+    ) -> None:
         """Reduce the operands of all group members for the first of them, and store the result."""
         connection = instance.connections[item.prim.send]
         group, rank = self._groups[connection], instance.rank
@@ -401,7 +443,9 @@ class Executor:
                         f" {pending.size} of rank {member}; all members must use the same chunks and shape"
                     )
                 parts.append(
-                    buffers.read(pending.prim.src, member, pending.src_offset, pending.size)
+                    buffers.read(
+                        pending.prim.src, member, pending.src_offset, pending.size
+                    )
                 )
             group.put(rank, combine_all(buffers.kind, buffers.call.redop, parts))
         buffers.write(item.prim.dst, rank, item.dst_offset, group.take(rank))
@@ -440,21 +484,30 @@ class Executor:
     def _check_drained(self) -> None:
         for index, runner in enumerate(self._runners):
             if not runner.done:
-                raise InternalError(f"{self._where(index)}: not finished, at slice {runner.seq}")
+                raise InternalError(
+                    f"{self._where(index)}: not finished, at slice {runner.seq}"
+                )
         for number, fifo in enumerate(self._fifos):
             if fifo.items:
                 raise ScheduleError(
                     f"connection {number}: {len(fifo.items)} slices were sent and never received"
                 )
 
-    def _check_call(self, index: int, buffers: _Buffers, tolerance_ulp: float | None) -> CallCheck:
+    def _check_call(
+        self, index: int, buffers: _Buffers, tolerance_ulp: float | None
+    ) -> CallCheck:
         call, kind = buffers.call, buffers.kind
         wrong, worst, first = 0, 0.0, ""
         if call.operation == "barrier":
             everyone = (1 << len(call.ranks)) - 1
             late = [rank for rank in call.ranks if buffers.entered[rank] != everyone]
             return CallCheck(
-                index, call.operation, not late, len(late), 0.0, f"rank {late[0]}" if late else ""
+                index,
+                call.operation,
+                not late,
+                len(late),
+                0.0,
+                f"rank {late[0]}" if late else "",
             )
         if call.operation not in _CHECKED:
             return CallCheck(index, call.operation, True, 0, 0.0, "")
@@ -469,8 +522,14 @@ class Executor:
                 bad = ~(ulps <= tolerance_ulp)
             if bad.any():
                 at = int(np.flatnonzero(bad)[0])
-                pair = kind.widen(got[at : at + 1])[0], kind.widen(region.values[at : at + 1])[0]
-                first = first or f"rank {rank} element {low + at}: {pair[0]} instead of {pair[1]}"
+                pair = (
+                    kind.widen(got[at : at + 1])[0],
+                    kind.widen(region.values[at : at + 1])[0],
+                )
+                first = (
+                    first
+                    or f"rank {rank} element {low + at}: {pair[0]} instead of {pair[1]}"
+                )
                 wrong += int(bad.sum())
         return CallCheck(index, call.operation, wrong == 0, wrong, worst, first)
 

@@ -76,14 +76,24 @@ class Prim:
         """Check that the opcode exists and has the connections it needs."""
         opcode = OPCODES.get(self.op)
         if opcode is None:
-            raise ScheduleError(f"primitive {self.op!r}: unknown; use one of {', '.join(OPCODES)}")
-        needs_send = bool(opcode.flags & (Op.SEND | Op.MCAST | Op.REDUCE | Op.AGGREGATE))
+            raise ScheduleError(
+                f"primitive {self.op!r}: unknown; use one of {', '.join(OPCODES)}"
+            )
+        needs_send = bool(
+            opcode.flags & (Op.SEND | Op.MCAST | Op.REDUCE | Op.AGGREGATE)
+        )
         if (self.recv != ABSENT) != bool(opcode.flags & Op.RECV):
-            raise ScheduleError(f"primitive {self.op}: recv={self.recv} does not fit this opcode")
+            raise ScheduleError(
+                f"primitive {self.op}: recv={self.recv} does not fit this opcode"
+            )
         if (self.send != ABSENT) != needs_send:
-            raise ScheduleError(f"primitive {self.op}: send={self.send} does not fit this opcode")
+            raise ScheduleError(
+                f"primitive {self.op}: send={self.send} does not fit this opcode"
+            )
         if self.repeat < 1:
-            raise ScheduleError(f"primitive {self.op}: repeat={self.repeat}; must be >= 1")
+            raise ScheduleError(
+                f"primitive {self.op}: repeat={self.repeat}; must be >= 1"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,18 +276,28 @@ class Schedule(Shown):
     def instances_of(self, task: int) -> range:
         """Return the indices of the instances of `task`."""
         low = bisect_left(self.instances, task, key=lambda item: item.task)
-        return range(low, bisect_right(self.instances, task, key=lambda item: item.task))
+        return range(
+            low, bisect_right(self.instances, task, key=lambda item: item.task)
+        )
 
     def summary(self) -> Summary:
         """Return its calls, and the numbers of tasks and programs."""
-        result = Counter((c.operation, c.bytes, c.algorithm, len(c.ranks)) for c in self.calls)
+        result = Counter(
+            (c.operation, c.bytes, c.algorithm, len(c.ranks)) for c in self.calls
+        )
         calls = {
             f"{operation} {format_size(size)} ({algorithm}, {ranks} ranks)": f"{count} x"
             for (operation, size, algorithm, ranks), count in result.most_common(8)
         }
-        lines = [*calls][:1] if len(result) == 1 else [f"{len(self.calls):,} collectives"]
+        lines = (
+            [*calls][:1]
+            if len(result) == 1
+            else [f"{len(self.calls):,} collectives"]
+        )
         counts = (f"{len(self.tasks):,} tasks", f"{len(self.instances):,} programs")
-        return Summary(self.name, (*lines, f"{self.num_ranks} ranks", *counts), rows=calls)
+        return Summary(
+            self.name, (*lines, f"{self.num_ranks} ranks", *counts), rows=calls
+        )
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
         """Return its tasks, calls, programs of single ranks and channels, and connections."""

@@ -42,14 +42,22 @@ class _Cut(NamedTuple):
         """Return the cut of an instance."""
         return cls(
             *(template.mode == "interleaved", template.nchunks),
-            *(instance.offset, instance.length, instance.chunk_bytes, instance.stride),
+            *(
+                instance.offset,
+                instance.length,
+                instance.chunk_bytes,
+                instance.stride,
+            ),
             *(instance.limit, instance.align, instance.slices, instance.slice_min),
         )
 
     @property
     def loops(self) -> int:
         """Loops that move data."""
-        return -(-self.length // (self.chunk_bytes * (self.nchunks if self.interleaved else 1)))
+        return -(
+            -self.length
+            // (self.chunk_bytes * (self.nchunks if self.interleaved else 1))
+        )
 
     def piece(self, loop: int, chunk: int) -> tuple[int, int]:
         """Return (offset, size) of the piece of chunk number `chunk` in a loop."""
@@ -63,7 +71,9 @@ class _Cut(NamedTuple):
             even = -(-remaining // self.nchunks)
             size = min(size, -(-even // self.align) * self.align)
         chunk_bytes_left = min(remaining, span) - chunk * size
-        return self.offset + loop * span + chunk * size, min(max(chunk_bytes_left, 0), size)
+        return self.offset + loop * span + chunk * size, min(
+            max(chunk_bytes_left, 0), size
+        )
 
     def slice_size(self, size: int) -> int:
         """Return the largest slice of a piece [bytes]."""
@@ -75,13 +85,20 @@ class _Cut(NamedTuple):
         if self.length == 0:
             return 0, 0
         if self.interleaved:
-            sizes = [(self.piece(self.loops - 1, chunk)[1], 1), (self.chunk_bytes, self.loops - 1)]
+            sizes = [
+                (self.piece(self.loops - 1, chunk)[1], 1),
+                (self.chunk_bytes, self.loops - 1),
+            ]
         else:
             block = chunk * self.stride + self.offset
             moved = max(0, min(block + self.length, self.limit) - block)
             full, remainder = divmod(moved, self.chunk_bytes)
             sizes = [(self.chunk_bytes, full), (remainder, 1)]
-        slices = sum(-(-size // self.slice_size(size)) * count for size, count in sizes if size)
+        slices = sum(
+            -(-size // self.slice_size(size)) * count
+            for size, count in sizes
+            if size
+        )
         return sum(size * count for size, count in sizes), slices
 
 
@@ -93,7 +110,9 @@ def chunk_of(prim: Prim, rotation: int, index: int, nchunks: int) -> int:
 def _target_of(prim: Prim, rotation: int, index: int, nchunks: int) -> int:
     if prim.dst_base is None:
         return chunk_of(prim, rotation, index, nchunks)
-    return (prim.dst_base + prim.dst_coef * rotation + prim.dst_step * index) % nchunks
+    return (
+        prim.dst_base + prim.dst_coef * rotation + prim.dst_step * index
+    ) % nchunks
 
 
 def loop_count(instance: Instance, template: Template) -> int:
@@ -121,7 +140,9 @@ def iter_slices(instance: Instance, template: Template) -> Iterator[Slice]:
                     where, remaining = offset + start, size - start
                     count = 1 if remaining > step else instance.slices - place
                     slots = count * instance.slots_per_slice
-                    yield Slice(prim, where, where + shift, min(step, remaining), slots)
+                    yield Slice(
+                        prim, where, where + shift, min(step, remaining), slots
+                    )
 
 
 class ChunkTotals:
@@ -142,14 +163,24 @@ class ChunkTotals:
         self.even = len(set(totals)) == 1
         sizes, slices = zip(*totals, strict=True)
         self._before = tuple(
-            zip(accumulate(sizes, initial=0), accumulate(slices, initial=0), strict=True)
+            zip(
+                accumulate(sizes, initial=0),
+                accumulate(slices, initial=0),
+                strict=True,
+            )
         )
 
     def wrapped_sum(self, first: int, count: int) -> tuple[int, int]:
         """Return (bytes, slices) of `count` chunks from `first` on, chunk 0 following the last."""
         laps, remainder = divmod(first + count, len(self.each))
-        total, end, start = self._before[-1], self._before[remainder], self._before[first]
-        return laps * total[0] + end[0] - start[0], laps * total[1] + end[1] - start[1]
+        total, end, start = (
+            self._before[-1],
+            self._before[remainder],
+            self._before[first],
+        )
+        return laps * total[0] + end[0] - start[0], laps * total[1] + end[1] - start[
+            1
+        ]
 
 
 @lru_cache(maxsize=4096)
@@ -163,14 +194,18 @@ def chunk_totals(instance: Instance, template: Template) -> ChunkTotals:
     return _totals(cut._replace(offset=0) if cut.interleaved else cut)
 
 
-def prim_totals(instance: Instance, template: Template, prim: Prim) -> tuple[int, int]:
+def prim_totals(
+    instance: Instance, template: Template, prim: Prim
+) -> tuple[int, int]:
     """Return (bytes, slices) that `prim` moves over all loops of an instance."""
     if prim.sync:
         return 0, prim.repeat * loop_count(instance, template)
     return sum_chunks(chunk_totals(instance, template), (prim,), instance.rotation)
 
 
-def sum_chunks(totals: ChunkTotals, prims: Iterable[Prim], rotation: int) -> tuple[int, int]:
+def sum_chunks(
+    totals: ChunkTotals, prims: Iterable[Prim], rotation: int
+) -> tuple[int, int]:
     """Return (bytes, slices) that `prims` move, from the totals of every chunk.
 
     Primitives that step from a chunk to its neighbour, as in rings, are summed at once: `repeat` equals the number
@@ -184,7 +219,9 @@ def sum_chunks(totals: ChunkTotals, prims: Iterable[Prim], rotation: int) -> tup
     return total_bytes, slices
 
 
-def _moved_parts(totals: ChunkTotals, prim: Prim, rotation: int) -> Iterator[tuple[int, int]]:
+def _moved_parts(
+    totals: ChunkTotals, prim: Prim, rotation: int
+) -> Iterator[tuple[int, int]]:
     """Yield (bytes, slices) of the parts that `prim` moves."""
     count = len(totals.each)
     first = chunk_of(prim, rotation, 0, count)

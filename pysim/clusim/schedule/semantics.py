@@ -21,9 +21,13 @@ class _Untimed:
         self.executor = executor
         self.rng = rng
         tasks = executor.schedule.tasks
-        self.order = TopologicalSorter({index: task.deps for index, task in enumerate(tasks)})
+        self.order = TopologicalSorter(
+            {index: task.deps for index, task in enumerate(tasks)}
+        )
         self.order.prepare()
-        self.left = [len(executor.schedule.instances_of(task)) for task in range(len(tasks))]
+        self.left = [
+            len(executor.schedule.instances_of(task)) for task in range(len(tasks))
+        ]
         self.unfinished = len(tasks)
         self.queue: deque[int] = deque()
         self.waiting: dict[tuple[str, int], int] = {}
@@ -81,12 +85,16 @@ class _Untimed:
             self._start()
 
     def _report(self) -> str:
-        stuck = [index for index in self.waiting.values() if not self.executor.is_finished(index)]
-        listing = "; ".join(self.executor.describe_block(index) for index in sorted(stuck)[:8])
-        more = f"; and {len(stuck) - 8} more" if len(stuck) > 8 else ""
-        return (
-            f"{self.executor.schedule.name}: {self.unfinished} tasks cannot finish: {listing}{more}"
+        stuck = [
+            index
+            for index in self.waiting.values()
+            if not self.executor.is_finished(index)
+        ]
+        listing = "; ".join(
+            self.executor.describe_block(index) for index in sorted(stuck)[:8]
         )
+        more = f"; and {len(stuck) - 8} more" if len(stuck) > 8 else ""
+        return f"{self.executor.schedule.name}: {self.unfinished} tasks cannot finish: {listing}{more}"
 
 
 def run_untimed(executor: Executor, seed: int | None = None) -> None:
@@ -97,7 +105,9 @@ def run_untimed(executor: Executor, seed: int | None = None) -> None:
     _Untimed(executor, random.Random(seed) if seed is not None else None).run()
 
 
-def verify(schedule: Schedule, *, data: str = "exact", seed: int = 0) -> list[CallCheck]:
+def verify(
+    schedule: Schedule, *, data: str = "exact", seed: int = 0
+) -> list[CallCheck]:
     """Run `schedule` untimed and compare every call with its definition.
 
     With ``data="random"`` float reductions may differ by one unit in the last place per rank.

@@ -101,8 +101,20 @@ _STANDARD = {
     item.name: item
     for item in (
         Protocol("simple"),
-        Protocol("ll", expand_120=240, buffer_bytes=512 * KIB, chunk_steps=1, slice_steps=1),
-        Protocol("ll128", expand_120=128, buffer_bytes=4_915_200, chunk_steps=1, slice_steps=1),
+        Protocol(
+            "ll",
+            expand_120=240,
+            buffer_bytes=512 * KIB,
+            chunk_steps=1,
+            slice_steps=1,
+        ),
+        Protocol(
+            "ll128",
+            expand_120=128,
+            buffer_bytes=4_915_200,
+            chunk_steps=1,
+            slice_steps=1,
+        ),
     )
 }
 
@@ -123,21 +135,33 @@ def shape_of(
     pieces = max(1, min(cut.pieces, MAX_SLOTS // protocol.slots))
     if cut.least:
         return Shape(step, pieces, protocol.slots * pieces, 1, min(step, cut.least))
-    chunk_steps, slice_steps = (protocol.chunk_steps, protocol.slice_steps) if ring else (1, 1)
+    chunk_steps, slice_steps = (
+        (protocol.chunk_steps, protocol.slice_steps) if ring else (1, 1)
+    )
     min_chunk = max(16, step * slice_steps // 32 // 16 * 16)
     return Shape(
-        step * chunk_steps, chunk_steps // slice_steps, protocol.slots, slice_steps, min_chunk
+        step * chunk_steps,
+        chunk_steps // slice_steps,
+        protocol.slots,
+        slice_steps,
+        min_chunk,
     )
 
 
 def whole_shape(length: int) -> Shape:
     """Return the shape of the textbook algorithms: one slice holds the complete message."""
     return Shape(
-        max(16, (length + 15) // 16 * 16), slices=1, slots=8, slots_per_slice=1, slice_min=16
+        max(16, (length + 15) // 16 * 16),
+        slices=1,
+        slots=8,
+        slots_per_slice=1,
+        slice_min=16,
     )
 
 
-def default_channels(size_bytes: int, limit: int, protocol: str, num_ranks: int) -> int:
+def default_channels(
+    size_bytes: int, limit: int, protocol: str, num_ranks: int
+) -> int:
     """Return the number of useful channels, at most `limit`: each thread should get enough bytes.
 
     NCCL 2.30, ``src/enqueue.cc``: channels are dropped while ``bytes < channels * threads * threshold``; the
@@ -177,4 +201,6 @@ def nvls_warps(num_ranks: int, *, sends_up: bool = False) -> NvlsWarps:
     """
     reduce = 5 if sends_up or num_ranks > 6 else 7
     copying = NVLS_WARPS - reduce - (4 if sends_up else 0)
-    return NvlsWarps((copying + 1) // 2, copying // 2, reduce, 4 if sends_up else reduce)
+    return NvlsWarps(
+        (copying + 1) // 2, copying // 2, reduce, 4 if sends_up else reduce
+    )

@@ -13,7 +13,15 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from clusim.base.errors import ScheduleError
-from clusim.schedule.ir import CollectiveCall, Connection, Instance, Prim, Schedule, Task, Template
+from clusim.schedule.ir import (
+    CollectiveCall,
+    Connection,
+    Instance,
+    Prim,
+    Schedule,
+    Task,
+    Template,
+)
 
 _HEADER = "clusim-schedule 1"
 _KINDS: dict[str, type[Any]] = {
@@ -22,7 +30,12 @@ _KINDS: dict[str, type[Any]] = {
     "instance": Instance,
     "task": Task,
 }
-_TABLES = {"call": "calls", "connection": "connections", "instance": "instances", "task": "tasks"}
+_TABLES = {
+    "call": "calls",
+    "connection": "connections",
+    "instance": "instances",
+    "task": "tasks",
+}
 _PLAIN = re.compile(r"[A-Za-z_][\w./+-]*")
 _TOKEN = re.compile(r'(?<!\w)(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
 
@@ -47,7 +60,11 @@ def _show_list(values: Sequence[Any]) -> str:
         end = start
         while end + 1 < len(values) and values[end + 1] == values[end] + 1:
             end += 1
-        parts.append(f"{values[start]}-{values[end]}" if end > start + 1 else str(values[start]))
+        parts.append(
+            f"{values[start]}-{values[end]}"
+            if end > start + 1
+            else str(values[start])
+        )
         start = end + 1 if end > start + 1 else start + 1
     return ",".join(parts)
 
@@ -56,14 +73,20 @@ def _pairs(item: Any, skip: Iterable[str] = ()) -> str:
     texts = []
     for spec in fields(item):
         value = getattr(item, spec.name)
-        if spec.name not in skip and (spec.default is MISSING or value != spec.default):
+        if spec.name not in skip and (
+            spec.default is MISSING or value != spec.default
+        ):
             texts.append(f"{spec.name}={_show(value)}")
     return " ".join(texts)
 
 
 def to_text(schedule: Schedule) -> str:
     """Return the text form of a schedule."""
-    lines = [_HEADER, f"name={json.dumps(schedule.name)} num_ranks={schedule.num_ranks}", ""]
+    lines = [
+        _HEADER,
+        f"name={json.dumps(schedule.name)} num_ranks={schedule.num_ranks}",
+        "",
+    ]
     for index, template in enumerate(schedule.templates):
         lines.append(f"template {index} {_pairs(template, ('prims',))}")
         for prim in template.prims:
@@ -71,7 +94,8 @@ def to_text(schedule: Schedule) -> str:
     for word, table in _TABLES.items():
         lines.append("")
         lines += [
-            f"{word} {index} {_pairs(item)}" for index, item in enumerate(getattr(schedule, table))
+            f"{word} {index} {_pairs(item)}"
+            for index, item in enumerate(getattr(schedule, table))
         ]
     return "\n".join(lines) + "\n"
 
@@ -103,7 +127,9 @@ def _fields(text: str, kind: type[Any]) -> dict[str, Any]:
     kinds = {spec.name: str(spec.type) for spec in fields(kind)}
     values = {}
     if _TOKEN.sub("", text).strip():
-        raise ValueError(f"cannot read {_TOKEN.sub('', text).strip()!r}; expected key=value")
+        raise ValueError(
+            f"cannot read {_TOKEN.sub('', text).strip()!r}; expected key=value"
+        )
     for name, value in _TOKEN.findall(text):
         if name not in kinds:
             raise ValueError(f"unknown key {name!r}; use one of {', '.join(kinds)}")
@@ -130,20 +156,29 @@ class _Reader:
             self.head = _fields(text, Schedule)
             return
         number, _, arguments = arguments.partition(" ")
-        target_table = self.templates if word == "template" else self.tables.get(word)
+        target_table = (
+            self.templates if word == "template" else self.tables.get(word)
+        )
         if target_table is None:
-            raise ValueError(f"unknown word {word!r}; expected template, {', '.join(_KINDS)}")
+            raise ValueError(
+                f"unknown word {word!r}; expected template, {', '.join(_KINDS)}"
+            )
         if number != str(len(target_table)):
-            raise ValueError(f"{word} {number}: out of order; expected number {len(target_table)}")
+            raise ValueError(
+                f"{word} {number}: out of order; expected number {len(target_table)}"
+            )
         if word == "template":
             self.templates.append((_fields(arguments, Template), []))
         else:
-            self.tables[word].append(_KINDS[word](**_fields(arguments, _KINDS[word])))
+            self.tables[word].append(
+                _KINDS[word](**_fields(arguments, _KINDS[word]))
+            )
 
     def schedule(self) -> Schedule:
         """Return the schedule that was read."""
         templates = tuple(
-            Template(**{**values, "prims": tuple(prims)}) for values, prims in self.templates
+            Template(**{**values, "prims": tuple(prims)})
+            for values, prims in self.templates
         )
         values: dict[str, Any] = dict(self.head)
         values |= {_TABLES[word]: tuple(rows) for word, rows in self.tables.items()}

@@ -34,7 +34,9 @@ class Awaited(tuple[int, ...]):
         ranks: dict[int, list[int]] = defaultdict(list)
         for number in result:
             ranks[tasks[number].rank].append(number)
-        result.by_rank = {rank: tuple(variables) for rank, variables in ranks.items()}
+        result.by_rank = {
+            rank: tuple(variables) for rank, variables in ranks.items()
+        }
         return result
 
 
@@ -70,13 +72,21 @@ class Variables:
         added = tasks[first:]
         missing = sorted(set(waits).difference(*(task.deps for task in added)))
         if not added or missing:
-            words = ", ".join(str(name[1]) for name in (*_pairs(read), *_pairs(mutate)))
-            lost = (
-                f"does not wait for {tasks[missing[0]].name!r}; pass `after` on" if missing else ""
+            words = ", ".join(
+                str(name[1]) for name in (*_pairs(read), *_pairs(mutate))
             )
-            raise InputError(f"operation on {words}: {lost if added else 'added no task'}")
+            lost = (
+                f"does not wait for {tasks[missing[0]].name!r}; pass `after` on"
+                if missing
+                else ""
+            )
+            raise InputError(
+                f"operation on {words}: {lost if added else 'added no task'}"
+            )
         inside = {dep for task in added for dep in task.deps}
-        last = tuple(number for number in range(first, len(tasks)) if number not in inside)
+        last = tuple(
+            number for number in range(first, len(tasks)) if number not in inside
+        )
         by_rank: dict[int | None, tuple[int, ...]] = {None: last}
         by_rank.update(Awaited.of(last, tasks).by_rank.items())
         for name in _pairs(read):
@@ -106,5 +116,7 @@ def _pairs(names: Names) -> list[tuple[int | None, Hashable]]:
     lists = names.items() if isinstance(names, Mapping) else [(None, names)]
     for _, words in lists:
         if isinstance(words, str | bytes):
-            raise InputError(f"variables {words!r}: write a list of names: [{words!r}]")
+            raise InputError(
+                f"variables {words!r}: write a list of names: [{words!r}]"
+            )
     return [(rank, name) for rank, words in lists for name in words]

@@ -17,7 +17,14 @@ from clusim.jobs.model import CallWork, LaunchWork
 from clusim.jobs.player import CallBundle
 from clusim.jobs.times import Times
 from clusim.nccl.env import windows
-from clusim.nccl.launch import Host, Launch, empty_ps, messages_ps, overhead_ps, period_ps
+from clusim.nccl.launch import (
+    Host,
+    Launch,
+    empty_ps,
+    messages_ps,
+    overhead_ps,
+    period_ps,
+)
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
@@ -99,7 +106,9 @@ def peers_of(calls: Sequence[NcclCall]) -> Peers:
 def pattern_of(messages: Mapping[int, Peers]) -> MessagePattern | None:
     """Return the operation of the messages of all ranks 0 to n-1; None for other messages."""
     number = len(messages)
-    times = reduce(gcd, (n for peers in messages.values() for n in peers.values()), 0)
+    times = reduce(
+        gcd, (n for peers in messages.values() for n in peers.values()), 0
+    )
     if times == 0:
         return None
     once = {
@@ -107,7 +116,10 @@ def pattern_of(messages: Mapping[int, Peers]) -> MessagePattern | None:
         for rank, peers in messages.items()
     }
     sizes = [size for peers in once.values() for _, _, size in peers]
-    smallest, root = min(sizes), max(once, key=lambda rank: (sum(once[rank].values()), -rank))
+    smallest, root = (
+        min(sizes),
+        max(once, key=lambda rank: (sum(once[rank].values()), -rank)),
+    )
     for name, blocks in (
         ("alltoall", number),
         ("sendrecv", 1),
@@ -116,18 +128,25 @@ def pattern_of(messages: Mapping[int, Peers]) -> MessagePattern | None:
         ("hypercube", number),
     ):
         if once == {
-            rank: _required_peers(name, rank, (number, root, smallest)) for rank in range(number)
+            rank: _required_peers(name, rank, (number, root, smallest))
+            for rank in range(number)
         }:
             return MessagePattern(name, smallest * blocks, root, times)
     weighted = max(sizes) * number // 2
-    if once == {rank: _alltoallv_peers(rank, number, weighted) for rank in range(number)}:
+    if once == {
+        rank: _alltoallv_peers(rank, number, weighted) for rank in range(number)
+    }:
         return MessagePattern("weighted_alltoall", weighted, times=times)
     return None
 
 
 def _alltoallv_peers(rank: int, number: int, size_bytes: int) -> Peers:
     """Return the messages of a rank in nccl-tests' alltoallv."""
-    hops = [(hop, size) for hop, size in enumerate(weighted_bytes(size_bytes, number)) if size]
+    hops = [
+        (hop, size)
+        for hop, size in enumerate(weighted_bytes(size_bytes, number))
+        if size
+    ]
     return Counter(
         (kind, (rank + (hop if kind == "send" else -hop)) % number, size)
         for kind in MESSAGES
@@ -142,10 +161,17 @@ def _required_peers(name: str, rank: int, case: tuple[int, int, int]) -> Peers:
     if name == "alltoall":
         return Counter((kind, peer, size) for kind in MESSAGES for peer in everyone)
     if name == "sendrecv":
-        return Counter([("send", (rank + 1) % number, size), ("recv", (rank - 1) % number, size)])
+        return Counter(
+            [
+                ("send", (rank + 1) % number, size),
+                ("recv", (rank - 1) % number, size),
+            ]
+        )
     if name == "hypercube":
         masks = [1 << bit for bit in range((number - 1).bit_length())]
-        return Counter((kind, rank ^ mask, size * mask) for kind in MESSAGES for mask in masks)
+        return Counter(
+            (kind, rank ^ mask, size * mask) for kind in MESSAGES for mask in masks
+        )
     far, root_call = ("send", "recv") if name == "gather" else ("recv", "send")
     result = Counter([(far, root, size)])
     result.update((root_call, peer, size) for peer in everyone if rank == root)
@@ -165,7 +191,9 @@ class CommTimes(Times):
         if symmetric:
             setup = replace(setup, env=(*setup.env, *windows(True)))
         size = full_bytes(call.operation, call.bytes, self.host.num_ranks)
-        return self._request(setup, MessagePattern(call.operation, size, call.root), call)
+        return self._request(
+            setup, MessagePattern(call.operation, size, call.root), call
+        )
 
     def _request(
         self, setup: Setup, pattern: MessagePattern, call: NcclCall | None = None
@@ -174,7 +202,9 @@ class CommTimes(Times):
         fields: dict[str, object] = {}
         if call is not None:
             fields["dtype"] = call.dtype.carrier
-            reduction = call.redop if operation.reduces and call.redop < SCALED else 0
+            reduction = (
+                call.redop if operation.reduces and call.redop < SCALED else 0
+            )
             fields["redop"] = REDUCTIONS[reduction]
         if operation.rooted:
             fields["root"] = self.setup.comm.ranks[pattern.root]
@@ -197,12 +227,16 @@ class CommTimes(Times):
 
     def pattern_ps(self, pattern: MessagePattern) -> int:
         """Return the time of a group of messages that is an operation [ps]."""
-        return pattern.times * self.kernel(self._request(self.setup, pattern)).time_ps
+        return (
+            pattern.times * self.kernel(self._request(self.setup, pattern)).time_ps
+        )
 
     def other_ps(self, messages: Sequence[tuple[int, int, int]]) -> int:
         """Return the time of other messages (source, target, bytes) as one launch [ps]."""
         work = LaunchWork(tuple(sorted(messages)))
-        return JointTimes(self.setup, self).isolated_ps(CallBundle((self.ranks,), work))
+        return JointTimes(self.setup, self).isolated_ps(
+            CallBundle((self.ranks,), work)
+        )
 
     def gap_ps(self, *, graph: bool) -> int:
         """Return the time of a launch beside its kernels [ps]."""
@@ -241,4 +275,6 @@ def copy_ps(chip: str, size: int) -> int:
     if gpu is None or size == 0:
         return 0
     rate = parse_rate(str(gpu.figures["memory_rate"].value)).bytes_per_s
-    return round(size / (rate * float(str(gpu.figures["memory_efficiency"].value))) * 1e12)
+    return round(
+        size / (rate * float(str(gpu.figures["memory_efficiency"].value))) * 1e12
+    )

@@ -29,7 +29,15 @@ from clusim.jobs.live import CallMeeting, PlayedOperation
 from clusim.jobs.model import LaunchWork
 from clusim.jobs.player import CallBundle
 from clusim.nccl.launch import Host, host_of
-from clusim.shim.calls import MESSAGES, CommTimes, NcclCall, Peers, copy_ps, pattern_of, peers_of
+from clusim.shim.calls import (
+    MESSAGES,
+    CommTimes,
+    NcclCall,
+    Peers,
+    copy_ps,
+    pattern_of,
+    peers_of,
+)
 from clusim.shim.elements import element_type
 from clusim.shim.memory import SharedMemory, Span, as_elements
 from clusim.shim.queues import CudaStream, Operations, Queues
@@ -95,7 +103,9 @@ class ProgramComm:
         self._messages: LaunchGraph[KernelLaunch, NcclCall] = LaunchGraph()
         comm = self.setup.comm
         host = host_of(comm)
-        self.host = Host(host.architecture, host.vendor, len(self.members), host.alone)
+        self.host = Host(
+            host.architecture, host.vendor, len(self.members), host.alone
+        )
         self.times = CommTimes(self.setup, self.host)
 
     @property
@@ -112,8 +122,12 @@ class ProgramComm:
         if self.alone or calls[0].operation in MESSAGES:
             return 1
         sized = [call for call in calls if call.bytes]
-        requests = (self.times.request(c, symmetric=self._symmetric(rank, c)) for c in sized)
-        return max((self.times.kernel(request).channels for request in requests), default=1)
+        requests = (
+            self.times.request(c, symmetric=self._symmetric(rank, c)) for c in sized
+        )
+        return max(
+            (self.times.kernel(request).channels for request in requests), default=1
+        )
 
     def _symmetric(self, rank: int, call: NcclCall) -> bool:
         """Return True if the buffers of a call are in symmetric windows."""
@@ -176,8 +190,12 @@ class ProgramComm:
     def _check_buffers(self, rank: int, call: NcclCall) -> None:
         """Raise `InputError` if a buffer that the rank uses is not memory of CUDA or NCCL."""
         ranks, name = len(self.members), call.operation
-        sends = name != "recv" and (name not in ("broadcast", "scatter") or rank == call.root)
-        receives = name != "send" and (name not in ("reduce", "gather") or rank == call.root)
+        sends = name != "recv" and (
+            name not in ("broadcast", "scatter") or rank == call.root
+        )
+        receives = name != "send" and (
+            name not in ("reduce", "gather") or rank == call.root
+        )
         if sends:
             size = call.bytes * (ranks if name in (*SCATTERING, "alltoall") else 1)
             self._span(rank, call.send, size)
@@ -189,7 +207,9 @@ class ProgramComm:
         for call, theirs in zip(mine.calls, other.calls, strict=False):
             if call.same != theirs.same:
                 raise InputError(
-                    contradiction((mine.rank, call.text(), ""), (other.rank, theirs.text(), ""))
+                    contradiction(
+                        (mine.rank, call.text(), ""), (other.rank, theirs.text(), "")
+                    )
                 )
         if len(mine.calls) != len(other.calls):
             raise InputError(
@@ -215,9 +235,13 @@ class ProgramComm:
             works[0].action = partial(self._move, calls)
             if self.alone:
                 in_place = call.send == call.receive
-                works[0].time_ps = 0 if in_place else copy_ps(self.chip, 2 * call.bytes)
+                works[0].time_ps = (
+                    0 if in_place else copy_ps(self.chip, 2 * call.bytes)
+                )
                 continue
-            request = self.times.request(calls[0], symmetric=self._symmetric(0, calls[0]))
+            request = self.times.request(
+                calls[0], symmetric=self._symmetric(0, calls[0])
+            )
             kernel = self.times.kernel(request)
             lags_ps = kernel.lags_ps
             bundle = self.times.bundle(
@@ -228,7 +252,9 @@ class ProgramComm:
             meeting = CallMeeting(len(launches), bundle)
             for work in works:
                 work.meeting = meeting
-        for item, lag_ps in zip(launches, lags_ps or [0] * len(launches), strict=True):
+        for item, lag_ps in zip(
+            launches, lags_ps or [0] * len(launches), strict=True
+        ):
             item.end.time_ps += lag_ps
             self._start(item)
 
@@ -277,7 +303,9 @@ class ProgramComm:
         return max(own_ps, self.times.other_ps(moved) if moved else 0)
 
     # ---- data
-    def _exchange(self, pairs: Sequence[tuple[int, int, NcclCall, NcclCall]]) -> None:
+    def _exchange(
+        self, pairs: Sequence[tuple[int, int, NcclCall, NcclCall]]
+    ) -> None:
         """Defer the data of messages: source, target, send and receive of each."""
         for source, target, sent, got in pairs:
             if sent.bytes != got.bytes:
@@ -298,16 +326,24 @@ class ProgramComm:
         if OPERATIONS[operation].reduces:
             self._reduce(calls)
             return
-        pairs: list[tuple[int, int, int, int]] = []  # source, its block, target, its block
+        pairs: list[
+            tuple[int, int, int, int]
+        ] = []  # source, its block, target, its block
         if operation == "broadcast":
             pairs = [(root, 0, rank, 0) for rank in ranks]
         elif operation in GATHERING:
             targets = [root] if operation == "gather" else list(ranks)
-            pairs = [(source, 0, target, source) for target in targets for source in ranks]
+            pairs = [
+                (source, 0, target, source) for target in targets for source in ranks
+            ]
         elif operation in SCATTERING:
             pairs = [(root, rank, rank, 0) for rank in ranks]
         else:
-            pairs = [(source, target, target, source) for source in ranks for target in ranks]
+            pairs = [
+                (source, target, target, source)
+                for source in ranks
+                for target in ranks
+            ]
         self.memory.copy(
             [
                 (
@@ -321,14 +357,22 @@ class ProgramComm:
     def _reduce(self, calls: Sequence[NcclCall]) -> None:
         first, number = calls[0], len(calls)
         size = first.bytes * (number if first.operation == "reduce_scatter" else 1)
-        reads = [self._span(rank, call.send, size) for rank, call in enumerate(calls)]
+        reads = [
+            self._span(rank, call.send, size) for rank, call in enumerate(calls)
+        ]
         targets = [first.root] if first.operation == "reduce" else range(number)
-        writes = {rank: self._span(rank, calls[rank].receive, first.bytes) for rank in targets}
+        writes = {
+            rank: self._span(rank, calls[rank].receive, first.bytes)
+            for rank in targets
+        }
         run = partial(self._write_reduced, calls, reads, writes)
         self.memory.defer(reads, [*writes.values()], run)
 
     def _write_reduced(
-        self, calls: Sequence[NcclCall], reads: Sequence[Span], writes: Mapping[int, Span]
+        self,
+        calls: Sequence[NcclCall],
+        reads: Sequence[Span],
+        writes: Mapping[int, Span],
     ) -> None:
         storage, view = element_type(calls[0].dtype.name).storage, self.memory.view
         inputs = [as_elements(view(span), storage) for span in reads]
@@ -342,7 +386,11 @@ class ProgramComm:
             view(span)[:] = np.ascontiguousarray(outputs[rank]).view(np.uint8)
 
 
-def _pair(ends: Sequence[tuple[KernelLaunch, NcclCall]]) -> tuple[int, int, NcclCall, NcclCall]:
+def _pair(
+    ends: Sequence[tuple[KernelLaunch, NcclCall]],
+) -> tuple[int, int, NcclCall, NcclCall]:
     """Return source, target, send and receive of a message."""
-    (sender, sent), (receiver, got) = sorted(ends, key=lambda end: end[1].operation == "recv")
+    (sender, sent), (receiver, got) = sorted(
+        ends, key=lambda end: end[1].operation == "recv"
+    )
     return sender.rank, receiver.rank, sent, got

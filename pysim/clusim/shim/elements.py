@@ -27,7 +27,9 @@ class Float8(Element):
         fraction, bias = 1 << self.mantissa_bits, (1 << (6 - self.mantissa_bits)) - 1
         exponent, mantissa = codes % 128 // fraction, codes % fraction
         normal = np.ldexp(1.0 + mantissa / fraction, exponent - bias)
-        values = np.where(exponent > 0, normal, np.ldexp(mantissa / fraction, 1 - bias))
+        values = np.where(
+            exponent > 0, normal, np.ldexp(mantissa / fraction, 1 - bias)
+        )
         values[np.arange(256) % 128 > self._largest_code] = np.nan
         if self.mantissa_bits == 2:
             values[[0x7C, 0xFC]] = np.inf
@@ -49,7 +51,9 @@ class Float8(Element):
         size = np.minimum(np.abs(values.astype(np.float64)), table[-1])
         codes = np.searchsorted(middles, size, side="left")
         tie = (codes < len(middles)) & (codes % 2 == 1)
-        codes = codes + (tie & (size == middles[np.minimum(codes, len(middles) - 1)]))
+        codes = codes + (
+            tie & (size == middles[np.minimum(codes, len(middles) - 1)])
+        )
         signed = codes + np.where(np.signbit(values), 128, 0)
         return np.where(np.isnan(values), 0x7F, signed).astype(np.uint8)
 

@@ -53,7 +53,9 @@ class SharedMemory:
     arenas: list[Arena] = field(default_factory=list)
     work: list[Work] = field(default_factory=list)
 
-    def add(self, process: int, place: tuple[int, int], descriptor: int, device: int) -> None:
+    def add(
+        self, process: int, place: tuple[int, int], descriptor: int, device: int
+    ) -> None:
         """Map memory of a process, which starts at an address and has a size [bytes]."""
         base, size = place
         opened = os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR)
@@ -61,7 +63,9 @@ class SharedMemory:
             mapped = mmap.mmap(opened, size)
         finally:
             os.close(opened)
-        self.arenas.append(Arena(process, device, base, np.frombuffer(mapped, np.uint8)))
+        self.arenas.append(
+            Arena(process, device, base, np.frombuffer(mapped, np.uint8))
+        )
 
     def span(self, process: int, address: int, size: int) -> Span:
         """Return the numbers of bytes of a process.
@@ -70,7 +74,11 @@ class SharedMemory:
         """
         for number, arena in enumerate(self.arenas):
             offset = address - arena.base
-            if arena.process == process and offset >= 0 and offset + size <= len(arena.data):
+            if (
+                arena.process == process
+                and offset >= 0
+                and offset + size <= len(arena.data)
+            ):
                 start = (number << _ARENA_BITS) + offset
                 return start, start + size
         raise InputError(
@@ -86,7 +94,9 @@ class SharedMemory:
         """Return the device that has a span."""
         return self.arenas[span[0] >> _ARENA_BITS].device
 
-    def defer(self, reads: Sequence[Span], writes: Sequence[Span], run: Callable[[], None]) -> None:
+    def defer(
+        self, reads: Sequence[Span], writes: Sequence[Span], run: Callable[[], None]
+    ) -> None:
         """Append work; it is done at once if the host can see its operands or its result."""
         self.work.append(Work(reads, writes, run))
         if any(self.device(span) == PINNED for span in (*reads, *writes)):
@@ -102,7 +112,9 @@ class SharedMemory:
                 self.view(target)[:] = values
 
         if moved:
-            self.defer([source for source, _ in moved], [target for _, target in moved], run)
+            self.defer(
+                [source for source, _ in moved], [target for _, target in moved], run
+            )
 
     def flush(self) -> None:
         """Do all deferred work, except for results that are overwritten unread."""
@@ -121,7 +133,9 @@ def without_dead(work: Sequence[Work]) -> list[Work]:
     overwritten: list[Span] = []
     alive = []
     for item in reversed(work):
-        if item.writes and all(_is_covered(span, overwritten) for span in item.writes):
+        if item.writes and all(
+            _is_covered(span, overwritten) for span in item.writes
+        ):
             continue
         alive.append(item)
         overwritten = _merge_spans([*overwritten, *item.writes])
@@ -131,7 +145,9 @@ def without_dead(work: Sequence[Work]) -> list[Work]:
 
 
 def _is_covered(span: Span, spans: Sequence[Span]) -> bool:
-    return span[0] == span[1] or any(low <= span[0] and span[1] <= high for low, high in spans)
+    return span[0] == span[1] or any(
+        low <= span[0] and span[1] <= high for low, high in spans
+    )
 
 
 def _merge_spans(spans: list[Span]) -> list[Span]:
@@ -148,7 +164,9 @@ def _merge_spans(spans: list[Span]) -> list[Span]:
 def _cut(spans: Sequence[Span], without: Span) -> list[Span]:
     """Return spans without the bytes of another one."""
     low, high = without
-    parts = [part for a, b in spans for part in ((a, min(b, low)), (max(a, high), b))]
+    parts = [
+        part for a, b in spans for part in ((a, min(b, low)), (max(a, high), b))
+    ]
     return [part for part in parts if part[0] < part[1]]
 
 

@@ -85,7 +85,9 @@ class Queues:
             not_before_ps=ready_ps,
         )
 
-    def add(self, operation: PlayedOperation, before: Iterable[PlayedOperation]) -> PlayedOperation:
+    def add(
+        self, operation: PlayedOperation, before: Iterable[PlayedOperation]
+    ) -> PlayedOperation:
         """Add an operation with its predecessors to the clock."""
         self.clock.rewind()
         self.clock.add(operation, before)
@@ -94,7 +96,11 @@ class Queues:
     def can_end(self, waits: Iterable[Operations]) -> list[Operations]:
         """Return the operations that end without further calls, of several waits."""
         open_ = self.clock.after(self.unmet)
-        return [item for item in waits if open_.isdisjoint(operation.at for operation in item)]
+        return [
+            item
+            for item in waits
+            if open_.isdisjoint(operation.at for operation in item)
+        ]
 
     def play(self, waits: Collection[Operations]) -> None:
         """Continue until all operations of one of several waits have ended."""
@@ -117,7 +123,9 @@ class Queues:
     def stream(self, process: int, device: int, number: int) -> CudaStream:
         """Return the stream of a handle; 0 to 2 are the default stream of the device."""
         if number <= 2:
-            return self._streams.setdefault((process, device), CudaStream(process, device))
+            return self._streams.setdefault(
+                (process, device), CudaStream(process, device)
+            )
         if number not in self._streams:
             raise InputError(f"stream {number}: does not exist")
         return self._streams[number]
@@ -131,7 +139,11 @@ class Queues:
     def of_device(self, process: int, device: int) -> list[CudaStream]:
         """Return the streams of a device."""
         streams = self._streams.values()
-        return [item for item in streams if (item.process, item.device) == (process, device)]
+        return [
+            item
+            for item in streams
+            if (item.process, item.device) == (process, device)
+        ]
 
     def push(self, stream: CudaStream, issued_ps: int, make: Maker) -> None:
         """Append work to a stream, or to its capture."""
@@ -145,7 +157,9 @@ class Queues:
         """Record an event."""
         self.event(number)
         self._continue(stream)
-        self.events[number] = frozenset((self.add(self.create(issued_ps), stream.ends),))
+        self.events[number] = frozenset(
+            (self.add(self.create(issued_ps), stream.ends),)
+        )
 
     def wait(self, stream: CudaStream, number: int) -> None:
         """Let a stream wait for an event."""
@@ -166,7 +180,9 @@ class Queues:
         other_streams = [default]
         if stream is default:
             streams = self.of_device(stream.process, stream.device)
-            other_streams = [item for item in streams if item.waits and item is not default]
+            other_streams = [
+                item for item in streams if item.waits and item is not default
+            ]
         for other in other_streams:
             stream.wait(other.ends)
 
@@ -180,7 +196,9 @@ class Queues:
     def end(self, stream: CudaStream) -> int:
         """End a capture and return the graph's handle."""
         if stream.captured is None:
-            raise InputError("cudaStreamEndCapture: the stream is not being captured")
+            raise InputError(
+                "cudaStreamEndCapture: the stream is not being captured"
+            )
         number = next(self._numbers)
         self._graphs[number], stream.captured = stream.captured, None
         return number

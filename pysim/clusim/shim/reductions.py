@@ -60,7 +60,9 @@ def reduce_inputs(
     return [total] * ranks
 
 
-def _execute_programs(inputs: Sequence[Array], request: Request) -> list[Array] | None:
+def _execute_programs(
+    inputs: Sequence[Array], request: Request
+) -> list[Array] | None:
     """Return the outputs of NCCL's programs; None if their blocks differ from the call's."""
     schedule = nccl_choice(request).schedule()
     call = schedule.calls[0]
@@ -70,7 +72,9 @@ def _execute_programs(inputs: Sequence[Array], request: Request) -> list[Array] 
     ):
         return None
     ranks = request.setup.comm.ranks
-    buffers = {rank: values.copy() for rank, values in zip(ranks, inputs, strict=True)}
+    buffers = {
+        rank: values.copy() for rank, values in zip(ranks, inputs, strict=True)
+    }
     executor = Executor(schedule, [[buffers[rank] for rank in call.ranks]])
     run_untimed(executor)
     outputs = {rank: executor.output(0, rank) for rank in call.ranks}
@@ -78,4 +82,7 @@ def _execute_programs(inputs: Sequence[Array], request: Request) -> list[Array] 
         return [outputs[rank] for rank in ranks]
     count = len(inputs[0]) // len(inputs)
     place = {rank: position for position, rank in enumerate(call.ranks)}
-    return [outputs[rank][place[rank] * count : (place[rank] + 1) * count] for rank in ranks]
+    return [
+        outputs[rank][place[rank] * count : (place[rank] + 1) * count]
+        for rank in ranks
+    ]

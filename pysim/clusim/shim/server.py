@@ -71,7 +71,9 @@ class Server:
 
     def _idle(self, streams: Sequence[CudaStream], now_ps: int) -> Waiting:
         """Wait for the present work of streams."""
-        return self._end_of(Operations().union(*(stream.ends for stream in streams)), now_ps)
+        return self._end_of(
+            Operations().union(*(stream.ends for stream in streams)), now_ps
+        )
 
     def _end_of(self, operations: Operations, now_ps: int) -> Waiting:
         """Wait for the end of operations, which the host notices."""
@@ -93,11 +95,17 @@ class Server:
         return f"{NOT_READY} 0 device not ready"
 
     def _push(
-        self, stream: CudaStream, now_ps: int, duration_ps: int, action: Callable[[], object]
+        self,
+        stream: CudaStream,
+        now_ps: int,
+        duration_ps: int,
+        action: Callable[[], object],
     ) -> None:
         def make(stream: CudaStream, issued_ps: int, graph: bool) -> None:
             del graph
-            work = self.queues.create(issued_ps + self.world.first_start_ps, duration_ps)
+            work = self.queues.create(
+                issued_ps + self.world.first_start_ps, duration_ps
+            )
             work.action = action
             self.queues.add(work, stream.ends)
             stream.advance(work, work)
@@ -112,7 +120,9 @@ class Server:
 
     def do_dead(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Freed memory: address, size."""
-        self.world.memory.forget(self.world.memory.span(link.process, *map(int, words)))
+        self.world.memory.forget(
+            self.world.memory.span(link.process, *map(int, words))
+        )
         return "0 0"
 
     def do_copy(self, link: ProgramThread, words: Sequence[str]) -> str | Waiting:
@@ -120,7 +130,10 @@ class Server:
         now_ps, stream = int(words[0]), self._stream(link, words[1:3])
         to, source, size, wait = map(int, words[3:])
         memory = self.world.memory
-        pair = memory.span(link.process, source, size), memory.span(link.process, to, size)
+        pair = (
+            memory.span(link.process, source, size),
+            memory.span(link.process, to, size),
+        )
         duration_ps = copy_ps(self.world.chip, 2 * size)
         self._push(stream, now_ps, duration_ps, partial(memory.copy, [pair]))
         return self._idle([stream], now_ps) if wait else "0 0"
@@ -136,7 +149,9 @@ class Server:
             memory.view(span)[:] = value
 
         duration_ps = copy_ps(self.world.chip, size)
-        self._push(stream, now_ps, duration_ps, partial(memory.defer, (), (span,), run))
+        self._push(
+            stream, now_ps, duration_ps, partial(memory.defer, (), (span,), run)
+        )
         return "0 0"
 
     def do_kernel(self, link: ProgramThread, words: Sequence[str]) -> str:
@@ -163,7 +178,9 @@ class Server:
 
     def do_squery(self, link: ProgramThread, words: Sequence[str]) -> str | Waiting:
         """Wait for a stream if its work can be completed without further calls: time, stream."""
-        return self._query(self._idle([self._stream(link, words[1:])], int(words[0])))
+        return self._query(
+            self._idle([self._stream(link, words[1:])], int(words[0]))
+        )
 
     def do_dsync(self, link: ProgramThread, words: Sequence[str]) -> Waiting:
         """Wait for a device: time, device."""
@@ -187,7 +204,9 @@ class Server:
 
     def do_record(self, link: ProgramThread, words: Sequence[str]) -> str:
         """Record an event: time, stream, event."""
-        self.queues.record(self._stream(link, words[1:3]), int(words[3]), int(words[0]))
+        self.queues.record(
+            self._stream(link, words[1:3]), int(words[3]), int(words[0])
+        )
         return "0 0"
 
     def do_esync(self, link: ProgramThread, words: Sequence[str]) -> Waiting:
@@ -202,7 +221,9 @@ class Server:
         """Time between two events [ps]."""
         events = [self.queues.event(int(word)) for word in words]
         if not all(events):
-            return f"{INVALID_VALUE} 0 cudaEventElapsedTime: an event was not recorded"
+            return (
+                f"{INVALID_VALUE} 0 cudaEventElapsedTime: an event was not recorded"
+            )
         (start,), (end,) = events
         if not is_past((start, end)):
             return f"{NOT_READY} 0 device not ready"
@@ -235,7 +256,9 @@ class Server:
         """Launch a graph: time, stream, graph."""
         now_ps = int(words[0]) + self.world.graph_ps()
         start_ps = now_ps + self.world.first_start_ps
-        self.queues.launch_graph(self._stream(link, words[1:3]), int(words[3]), start_ps)
+        self.queues.launch_graph(
+            self._stream(link, words[1:3]), int(words[3]), start_ps
+        )
         return f"0 {now_ps}"
 
     # ---- NCCL
@@ -251,14 +274,21 @@ class Server:
         ]
         return Waiting(
             lambda: all(joining.made is not None for joining, _ in requests),
-            lambda: "0 0 " + " ".join(_handle(joining, rank) for joining, rank in requests),
+            lambda: (
+                "0 0 "
+                + " ".join(_handle(joining, rank) for joining, rank in requests)
+            ),
         )
 
-    def _joins(self, link: ProgramThread, kind: str, numbers: Sequence[int]) -> tuple[Joining, int]:
+    def _joins(
+        self, link: ProgramThread, kind: str, numbers: Sequence[int]
+    ) -> tuple[Joining, int]:
         if kind == "init":
             number, size, rank, device = numbers
             member = CommMember(link.process, self.world.gpu(link.process, device))
-            return self.world.join(("init", number), size, rank, (member, 0, rank)), rank
+            return self.world.join(
+                ("init", number), size, rank, (member, 0, rank)
+            ), rank
         number, colour, key, rank = numbers
         comm = self._comm(number)
         round_key = "split", number, comm.next_split(rank)
@@ -312,7 +342,9 @@ class Server:
     def do_env(self, link: ProgramThread, words: Sequence[str]) -> str:
         """NCCL variable of a process."""
         name, _, value = " ".join(words[1:]).partition("=")
-        self.world.processes.setdefault(int(words[0]), ProgramProcess()).env.append((name, value))
+        self.world.processes.setdefault(int(words[0]), ProgramProcess()).env.append(
+            (name, value)
+        )
         return "0 0"
 
     def do_hello(self, link: ProgramThread, words: Sequence[str]) -> str:
@@ -392,7 +424,11 @@ class Server:
 
         After an error all further requests fail.
         """
-        waits = [link.waiting.operations for link in self.links if link.waiting is not None]
+        waits = [
+            link.waiting.operations
+            for link in self.links
+            if link.waiting is not None
+        ]
         ending = self.queues.can_end(filter(None, waits))
         try:
             if ending:
@@ -415,7 +451,9 @@ class Server:
 def has_running_thread(process: int) -> bool:
     """Return True if a thread of a process runs or can run, as the system says."""
     try:
-        lines = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/stat")]
+        lines = [
+            path.read_text() for path in Path(f"/proc/{process}/task").glob("*/stat")
+        ]
     except OSError:  # a thread has ended
         return True
     return any(line.rpartition(") ")[2][0] in "RD" for line in lines)
@@ -431,7 +469,11 @@ def _send(link: ProgramThread, text: str) -> None:
 
 def _code(name: str) -> int:
     return (
-        INVALID_USAGE if name in _NCCL else INVALID_FUNCTION if name == "kernel" else INVALID_VALUE
+        INVALID_USAGE
+        if name in _NCCL
+        else INVALID_FUNCTION
+        if name == "kernel"
+        else INVALID_VALUE
     )
 
 

@@ -37,7 +37,12 @@ _TYPES = {
         "l": "int64",
         "m": "uint64",
     },
-    **{"f": "float32", "d": "float64", "6__half": "float16", "13__nv_bfloat16": "bfloat16"},
+    **{
+        "f": "float32",
+        "d": "float64",
+        "6__half": "float16",
+        "13__nv_bfloat16": "bfloat16",
+    },
     **{"13__nv_fp8_e4m3": "float8e4m3", "13__nv_fp8_e5m2": "float8e5m2"},
 }
 """By their mangled names."""
@@ -87,7 +92,11 @@ class Data:
 
     def _small(self, shift: int) -> Array:
         """Return numbers 1 to 3, exact in every type."""
-        return 1 + (self.bits >> np.uint64(shift) & np.uint64(0xFFFF)).astype(np.float64) % 3
+        return (
+            1
+            + (self.bits >> np.uint64(shift) & np.uint64(0xFFFF)).astype(np.float64)
+            % 3
+        )
 
     def _to_storage(self, values: Array) -> Array:
         if self.kind.storage.kind in "iu" and not self.kind.is_float:
@@ -118,7 +127,10 @@ class Data:
             return self._rank_numbers(0)
         if self.redop in ("min", "max"):
             function = np.minimum if self.redop == "min" else np.maximum
-            wide = [self.kind.to_float64(self._rank_numbers(rank)) for rank in range(self.ranks)]
+            wide = [
+                self.kind.to_float64(self._rank_numbers(rank))
+                for rank in range(self.ranks)
+            ]
             return self._to_storage(function.reduce(wide))
         if self.redop == "prod":
             return self._to_storage(np.full(len(self.bits), 4.0))
@@ -132,7 +144,9 @@ class Data:
         return divide(self.kind, total, self.ranks) if self.redop == "avg" else total
 
 
-def prepare(memory: SharedMemory, process: int, mangled: str, values: Sequence[int]) -> int:
+def prepare(
+    memory: SharedMemory, process: int, mangled: str, values: Sequence[int]
+) -> int:
     """Defer a kernel with its arguments, and return the bytes that it reads and writes."""
     kernel = known_kernel(mangled)
     if kernel.name == "verifyPrepared":
@@ -140,7 +154,9 @@ def prepare(memory: SharedMemory, process: int, mangled: str, values: Sequence[i
     width = element_type(kernel.dtype).size_bytes
     address, count, *arguments = values
     ranks, rank, seed, first = (
-        (arguments[0], 0, *arguments[1:]) if len(arguments) == 3 else tuple(arguments)
+        (arguments[0], 0, *arguments[1:])
+        if len(arguments) == 3
+        else tuple(arguments)
     )
     span = memory.span(process, address, count * width)
 
@@ -150,7 +166,9 @@ def prepare(memory: SharedMemory, process: int, mangled: str, values: Sequence[i
             number = min(PART, count - start)
             data = Data(kernel, ranks, _hash_elements(seed, first + start, number))
             elements = (
-                data.input(rank) if kernel.name == "prepareInput2" else data.expected_result()
+                data.input(rank)
+                if kernel.name == "prepareInput2"
+                else data.expected_result()
             )
             into[start * width : (start + number) * width] = elements.view(np.uint8)
 
@@ -158,11 +176,20 @@ def prepare(memory: SharedMemory, process: int, mangled: str, values: Sequence[i
     return count * width
 
 
-def _verify(memory: SharedMemory, process: int, width: int, values: Sequence[int]) -> int:
+def _verify(
+    memory: SharedMemory, process: int, width: int, values: Sequence[int]
+) -> int:
     result, expected, count, tolerance, wrong = values
-    spans = [memory.span(process, address, count * width) for address in (result, expected)]
+    spans = [
+        memory.span(process, address, count * width)
+        for address in (result, expected)
+    ]
     total = memory.span(process, wrong, 8)
-    memory.defer((*spans, total), (total,), _difference(memory, spans, total, (width, tolerance)))
+    memory.defer(
+        (*spans, total),
+        (total,),
+        _difference(memory, spans, total, (width, tolerance)),
+    )
     return 2 * count * width
 
 
@@ -172,7 +199,9 @@ def _difference(
     width, tolerance = how
 
     def run() -> None:
-        got, expected = (as_elements(memory.view(span), f"<u{width}") for span in spans)
+        got, expected = (
+            as_elements(memory.view(span), f"<u{width}") for span in spans
+        )
         bad = 0
         for start in range(0, len(got), PART):
             a, b = got[start : start + PART], expected[start : start + PART]

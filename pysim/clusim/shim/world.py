@@ -84,14 +84,18 @@ class World:
     @cached_property
     def _gpus(self) -> list[list[int]]:
         comm = self.setup.comm
-        return [[comm.ranks[rank] for rank in machine.ranks] for machine in comm.machines]
+        return [
+            [comm.ranks[rank] for rank in machine.ranks] for machine in comm.machines
+        ]
 
     @cached_property
     def _endpoint(self) -> Endpoint:
         fabric = self.setup.fabric
         end = fabric.nodes[fabric.node_index[fabric.ranks[0]]].endpoint
         if end is None or not end.compute_capability or not end.mem_bytes:
-            raise InputError(f"{self.setup.name}: programs run on GPUs of a known kind")
+            raise InputError(
+                f"{self.setup.name}: programs run on GPUs of a known kind"
+            )
         return end
 
     @property
@@ -99,7 +103,9 @@ class World:
         """Return the chip of the GPUs."""
         return self._endpoint.chip
 
-    def describe(self, process: int, rank: int, size: int) -> tuple[list[int], list[str]]:
+    def describe(
+        self, process: int, rank: int, size: int
+    ) -> tuple[list[int], list[str]]:
         """Place a process on its node and return the numbers and names of its system.
 
         Processes of MPI are distributed over the nodes in order; others are on the first node.
@@ -144,11 +150,17 @@ class World:
 
     def _create_all(self, joining: Joining) -> None:
         created: dict[int, tuple[ProgramComm, int]] = {}
-        for colour in sorted({colour for _, colour, _ in joining.asked.values()} - {NO_COLOUR}):
-            ranks = [rank for rank, item in joining.asked.items() if item[1] == colour]
+        for colour in sorted(
+            {colour for _, colour, _ in joining.asked.values()} - {NO_COLOUR}
+        ):
+            ranks = [
+                rank for rank, item in joining.asked.items() if item[1] == colour
+            ]
             ranks.sort(key=lambda rank: (joining.asked[rank][2], rank))
             comm = self._create([joining.asked[rank][0] for rank in ranks])
-            created |= {rank: (comm, position) for position, rank in enumerate(ranks)}
+            created |= {
+                rank: (comm, position) for position, rank in enumerate(ranks)
+            }
         joining.made = created
 
     def gpu(self, process: int, device: int) -> int:
@@ -162,7 +174,9 @@ class World:
         env = self.processes[members[0].process].env
         gpus = [member.gpu for member in members]
         if len(set(gpus)) < len(gpus):
-            raise InputError("a GPU is in the communicator twice; processes need different devices")
+            raise InputError(
+                "a GPU is in the communicator twice; processes need different devices"
+            )
         base = replace(self.setup, env=(*self.setup.env, *env))
         setup = self._of(base, tuple(gpus)) if len(gpus) > 1 else base
         comm = ProgramComm(
@@ -177,7 +191,11 @@ class World:
         for count in range(1, len(self._gpus[0]) + 1):
             first = tuple(gpu for node in self._gpus for gpu in node[:count])
             if first == gpus:
-                return base if len(gpus) == self.setup.num_ranks else replace(base, per_node=count)
+                return (
+                    base
+                    if len(gpus) == self.setup.num_ranks
+                    else replace(base, per_node=count)
+                )
         return replace(base, ranks=gpus)
 
     def quit(self, number: int) -> None:

@@ -27,7 +27,13 @@ from math import log2
 
 from clusim import collectives
 from clusim.base.records import dataclass
-from clusim.base.terms.operations import OPERATIONS, ROOTED, Algorithm, Protocol, is_plan
+from clusim.base.terms.operations import (
+    OPERATIONS,
+    ROOTED,
+    Algorithm,
+    Protocol,
+    is_plan,
+)
 from clusim.collectives.rings_and_trees import find_trees
 from clusim.lowering import QUICK
 from clusim.lowering.grain import QUICK_HOPS
@@ -97,7 +103,9 @@ class Linear:
 
     def words(self, _values: Sequence[float]) -> str:
         """Return a description of the law."""
-        far_text = f", {self.far_ps / 1e6:.3g}us between far nodes" if self.far_ps else ""
+        far_text = (
+            f", {self.far_ps / 1e6:.3g}us between far nodes" if self.far_ps else ""
+        )
         return f"linear in {self.axis}{far_text}"
 
 
@@ -213,7 +221,11 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
     """Return the extrapolation of a collective from fewer nodes; None if these cannot represent it."""
     setup = request.setup
     # Given ranks and faults belong to certain nodes, which fewer nodes cannot represent.
-    if isinstance(setup.topology, Fabric) or setup.nodes is None or setup.ranks is not None:
+    if (
+        isinstance(setup.topology, Fabric)
+        or setup.nodes is None
+        or setup.ranks is not None
+    ):
         return None
     growth = _growth(request, cut)
     max_ranks = MOST_MESSAGING if growth == "exchange" else MOST_RANKS
@@ -224,7 +236,9 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
     max_ranks = min(max_ranks, MOST_TOGETHER // len(setup.together))
     if setup.beside and isinstance(cut, NcclPlan) and _is_steady(cut):
         max_ranks //= 2
-    nodes = _anchor_nodes(count // num_nodes, max_ranks, deep=growth in ("levels", "node steps"))
+    nodes = _anchor_nodes(
+        count // num_nodes, max_ranks, deep=growth in ("levels", "node steps")
+    )
     if num_nodes <= nodes[1] or (request.root or 0) * num_nodes >= count * nodes[0]:
         return None
     origin = f"{nodes[0]} and {nodes[1]} nodes"
@@ -232,9 +246,13 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
         steps = tuple(_of_steps(request, cut, number) for number in nodes)
         small, large = (ranks_of(run.setup, run_cut) for run, run_cut in steps)
         further_ps = _far_steps_ps(steps[-1][0], request, cut)
-        return Extrapolation(steps, Linear((small, large), count, "ranks", further_ps), origin)
+        return Extrapolation(
+            steps, Linear((small, large), count, "ranks", further_ps), origin
+        )
     first = min(request.size_bytes, _first_bytes(request, cut))
-    places = dict.fromkeys(((nodes[0], first), (nodes[1], first), (nodes[1], request.size_bytes)))
+    places = dict.fromkeys(
+        ((nodes[0], first), (nodes[1], first), (nodes[1], request.size_bytes))
+    )
     runs = tuple(_of_levels(request, cut, *place) for place in places)
     first_levels, more, all_levels = (
         _levels(request, cut, number) for number in (*nodes, num_nodes)
@@ -244,7 +262,9 @@ def over_nodes(request: Request, cut: Cut) -> Extrapolation | None:
     far_ps = (0.0, 0.0, 0.0)
     if isinstance(cut, NcclPlan) and cut.selection.algorithm in _TREES:
         setups = (runs[0][0].setup, runs[1][0].setup, request.setup)
-        few_ps, more_ps, all_ps = (tree_detour_ps(part.fabric, part.num_nodes) for part in setups)
+        few_ps, more_ps, all_ps = (
+            tree_detour_ps(part.fabric, part.num_nodes) for part in setups
+        )
         far_ps = (few_ps, more_ps, all_ps)
     return Extrapolation(
         runs, Levels(Linear((first_levels, more), all_levels), share, far_ps), origin
@@ -265,12 +285,18 @@ def _far_steps_ps(near: Request, request: Request, cut: Cut) -> float:
     )
     # Per further rank, rings of an all-reduce have two steps, all others in which every rank works have one.
     operation = OPERATIONS.get(request.operation)
-    if not simple or operation is None or operation.rooted or operation.blocks == "both":
+    if (
+        not simple
+        or operation is None
+        or operation.rooted
+        or operation.blocks == "both"
+    ):
         return 0.0
     steps = {"twice": 2, "others": 1, "all": 0}[operation.bus]
     setups = near.setup, request.setup
     fewer, more = (
-        ring_trip_ps(part.fabric, (part.nodes or 1) if named else part.num_nodes) for part in setups
+        ring_trip_ps(part.fabric, (part.nodes or 1) if named else part.num_nodes)
+        for part in setups
     )
     return max(0, more - fewer) / 2 * steps * (ranks_of(request.setup, cut) - 1)
 
@@ -294,7 +320,10 @@ def _is_steady(cut: NcclPlan) -> bool:
     0.003% with Simple, and up to 14% with LL128, whose eight steps in flight hide latency on few nodes.
     """
     selection = cut.selection
-    return selection.algorithm is Algorithm.RING and selection.protocol is Protocol.SIMPLE
+    return (
+        selection.algorithm is Algorithm.RING
+        and selection.protocol is Protocol.SIMPLE
+    )
 
 
 def _anchor_nodes(per_node: int, most_ranks: int, *, deep: bool) -> tuple[int, int]:
@@ -313,7 +342,9 @@ def _of_steps(request: Request, cut: Cut, nodes: int) -> Run:
     setup, size = request.setup, request.size_bytes
     # A plan fixes its channels, so that curves over nodes share the runs.
     fewer = setup.smaller(nodes) if cut is None else setup.fewer(nodes)
-    operation = cut.selection.collective if isinstance(cut, NcclPlan) else request.operation
+    operation = (
+        cut.selection.collective if isinstance(cut, NcclPlan) else request.operation
+    )
     # Every rank sends or receives the complete size if bus bandwidth is size over time.
     if operation not in OPERATIONS or OPERATIONS[operation].bus != "all":
         ranks = ranks_of(setup, cut)
@@ -335,7 +366,9 @@ def _same_channels(
     result = comm.plan_of(
         replace(plan.selection, num_bytes=size_bytes), element_bytes=element_bytes
     )
-    total, plan_bytes = (sum(part.num_bytes for part in some.parts) for some in (result, plan))
+    total, plan_bytes = (
+        sum(part.num_bytes for part in some.parts) for some in (result, plan)
+    )
     if not plan_bytes:
         return result
     starts = [part.offset * total // plan_bytes // 16 * 16 for part in plan.parts]
@@ -369,7 +402,9 @@ def _same_chunks(
     comm: Communicator, plan: NcclPlan, size_bytes: int, element_bytes: int = 4
 ) -> NcclPlan:
     """Return a plan with the same algorithm and chunks for another size or communicator."""
-    same = comm.plan_of(replace(plan.selection, num_bytes=size_bytes), element_bytes=element_bytes)
+    same = comm.plan_of(
+        replace(plan.selection, num_bytes=size_bytes), element_bytes=element_bytes
+    )
     chunk = plan.chunks.chunk_bytes
     parts = tuple(replace(part, chunk_bytes=chunk) for part in same.parts)
     return replace(same, chunks=plan.chunks, parts=parts)
@@ -381,7 +416,9 @@ def _levels(request: Request, cut: Cut, num_nodes: int) -> float:
     PAT sends blocks individually, one after the other.
     """
     if isinstance(cut, Shape):
-        return _depth(replace(request, setup=replace(request.setup, nodes=num_nodes)))
+        return _depth(
+            replace(request, setup=replace(request.setup, nodes=num_nodes))
+        )
     assert cut is not None
     if cut.selection.algorithm in (Algorithm.TREE, Algorithm.NVLS_TREE):
         return float(tree_levels(num_nodes))
@@ -438,13 +475,21 @@ def over_bytes(request: Request, cut: Cut, bursts: int) -> Extrapolation | None:
     runs = tuple(
         (
             replace(request, size_bytes=number),
-            _same_chunks(setup.comm, cut, number) if isinstance(cut, NcclPlan) else cut,
+            _same_chunks(setup.comm, cut, number)
+            if isinstance(cut, NcclPlan)
+            else cut,
         )
         for number in sizes
     )
     loop_bytes = filling / programs.FILLS
-    if quick or request.operation in OVERLAPPING or sizes[1] < LEAST_LOOPS * loop_bytes:
-        return Extrapolation(runs, Linear(sizes, size, "the size"), "two smaller sizes")
+    if (
+        quick
+        or request.operation in OVERLAPPING
+        or sizes[1] < LEAST_LOOPS * loop_bytes
+    ):
+        return Extrapolation(
+            runs, Linear(sizes, size, "the size"), "two smaller sizes"
+        )
     law = Steady(sizes[1], size, loop_bytes)
     return Extrapolation(runs[1:], law, "a smaller size")
 

@@ -112,13 +112,25 @@ def simulate(
         engine=engine,
     )
     with shown_in_notebook(progress) as shown_progress:
-        how = (bins, trace_out, trace_primitives, shown_progress, command, trace_limit_bytes)
+        how = (
+            bins,
+            trace_out,
+            trace_primitives,
+            shown_progress,
+            command,
+            trace_limit_bytes,
+        )
         return result_of(
-            request, RunOptions(*how, threads=threads, confirm=confirm, watch=watch or Watch())
+            request,
+            RunOptions(
+                *how, threads=threads, confirm=confirm, watch=watch or Watch()
+            ),
         )
 
 
-def result_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) -> Result:
+def result_of(
+    request: AnyRequest | Plan, options: RunOptions = RunOptions()
+) -> Result:
     """Run a request or plan and return its result; very large runs are extrapolated from smaller runs.
 
     Parameters
@@ -130,7 +142,9 @@ def result_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) ->
         return run_job(job_of(request, options), options)
     planned = request if isinstance(request, Plan) else plan(request)
     full_job = cache(partial(job_of, planned, options))
-    return extrapolated_result(planned, options, full_job) or run_job(full_job(), options)
+    return extrapolated_result(planned, options, full_job) or run_job(
+        full_job(), options
+    )
 
 
 def whole_of(request: AnyRequest | Plan, options: RunOptions, where: str) -> Result:
@@ -170,7 +184,10 @@ def simulate_traffic(
     with shown_in_notebook(progress) as shown_progress:
         how = (bins, trace_out, False, shown_progress, command, trace_limit_bytes)
         return result_of(
-            request, RunOptions(*how, threads=threads, confirm=confirm, watch=watch or Watch())
+            request,
+            RunOptions(
+                *how, threads=threads, confirm=confirm, watch=watch or Watch()
+            ),
         )
 
 
@@ -360,9 +377,13 @@ def collective(
             values[name] = tuple(values[name])
     values |= _paths(values)
     values["policy"] = as_policy(values.pop("policy", ""))
-    how = RunOptions(**taken(values, RunOptions, known=CollectiveOptions.__optional_keys__))
+    how = RunOptions(
+        **taken(values, RunOptions, known=CollectiveOptions.__optional_keys__)
+    )
     with guard_inputs(), shown_in_notebook(how.progress) as progress:
-        request = requested(fabric, operation=operation, size_bytes=as_bytes(size), **values)
+        request = requested(
+            fabric, operation=operation, size_bytes=as_bytes(size), **values
+        )
         return result_of(request, replace(how, progress=progress))
 
 
@@ -408,15 +429,23 @@ def traffic(
     timed = pattern.strip().lower() in TIMED_PATTERNS
     load, flows = values.pop("load", None), values.pop("flows", None)
     if flows is not None:
-        pattern_options = {"pattern": pattern != "permutation", "message": message, "load": load}
-        pattern_options |= {name: values.pop(name, None) for name in ("span", "duration")}
+        pattern_options = {
+            "pattern": pattern != "permutation",
+            "message": message,
+            "load": load,
+        }
+        pattern_options |= {
+            name: values.pop(name, None) for name in ("span", "duration")
+        }
         wrong = [name for name, value in pattern_options.items() if value]
         if wrong:
             raise InputError(f"flows: replace {wrong[0]}; omit one of both")
         return _flow_traffic(setup.fabric, flows, (packet, spread), values)
     result = Traffic(
         pattern=pattern,
-        message_bytes=(packet if timed else 16 << 20) if message is None else as_bytes(message),
+        message_bytes=(packet if timed else 16 << 20)
+        if message is None
+        else as_bytes(message),
         packet_bytes=packet,
         load=0.6 if load is None and timed else load,
         duration_ps=as_ps(values.pop("duration", 10**9)),

@@ -49,7 +49,9 @@ def _wire_load(arrays: FabricArrays, sent: Array, destination: int) -> Array:
     return load
 
 
-def _spread(arrays: FabricArrays, sent: dict[int, float], goal: int, load: Array) -> None:
+def _spread(
+    arrays: FabricArrays, sent: dict[int, float], goal: int, load: Array
+) -> None:
     """Add to `load` the traffic per wire if graph nodes send `sent` to a target.
 
     The traffic is spread evenly over the shortest paths.

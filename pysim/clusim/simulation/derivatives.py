@@ -37,9 +37,7 @@ LEAST_DIFFERENCE = 0.01
 VALID = 0.01
 """Largest error of a valid first-order estimate, as a share of the run."""
 
-UNCHECKED = (
-    "no interval, and derivatives are estimates of the critical path; --confirm re-simulates them"
-)
+UNCHECKED = "no interval, and derivatives are estimates of the critical path; --confirm re-simulates them"
 
 Simulate = Callable[[Change], int]
 """Returns the time of the run with a change of its image [ps]."""
@@ -82,7 +80,9 @@ def _row(figure: PathFigure, part_ps: int, time_ps: int) -> Derivative:
     """Return the derivative by a figure on which `part_ps` of a run depends."""
     sign = -1 if figure.rate else 1
     elasticity, path = (sign * ps / time_ps for ps in (part_ps, figure.time_ps))
-    return Derivative(figure.name, elasticity, round(part_ps / 100), None, "path", path)
+    return Derivative(
+        figure.name, elasticity, round(part_ps / 100), None, "path", path
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,9 @@ class _Checked:
             scatter_ps = max(abs(slope - measured_ps) for slope in slopes.values())
             row = _row(figure, measured_ps, self.time_ps)
             scatter = scatter_ps / self.time_ps
-            return replace(row, basis=basis, scatter=scatter, reach=self._reach(measured_ps))
+            return replace(
+                row, basis=basis, scatter=scatter, reach=self._reach(measured_ps)
+            )
         except TimeLimitReached:
             raise
         except ClusimError:
@@ -128,7 +130,9 @@ class _Checked:
         return self._saved_ps(factor) / float(1 - 1 / factor)
 
     def _saved_ps(self, factor: Fraction) -> int:
-        return self.time_ps - self.simulate(replace(self.figure.change, factor=factor))
+        return self.time_ps - self.simulate(
+            replace(self.figure.change, factor=factor)
+        )
 
     def _reach(self, part_ps: int) -> float | None:
         """Return the largest factor with a valid estimate; None for rows that are not printed."""

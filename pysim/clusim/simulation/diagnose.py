@@ -17,7 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clusim.base.arrays import Array
-from clusim.base.errors import DeadlockError, InputError, TimeLimitReached, TraceError
+from clusim.base.errors import (
+    DeadlockError,
+    InputError,
+    TimeLimitReached,
+    TraceError,
+)
 from clusim.base.records import dataclass
 from clusim.base.units import format_time
 from clusim.engine.abi import Engine, FaultKind, Stop
@@ -28,7 +33,14 @@ from clusim.results.flows import flows_of
 from clusim.results.result import Result, Wires, mean_rates_Bps
 from clusim.results.sensitivity import Sensitivity
 from clusim.results.trace.held import HeldRecords, Inputs
-from clusim.simulation.session import EngineName, Progress, Session, Sink, Watch, start_engine
+from clusim.simulation.session import (
+    EngineName,
+    Progress,
+    Session,
+    Sink,
+    Watch,
+    start_engine,
+)
 
 if TYPE_CHECKING:
     from clusim.analysis.critical import Critical
@@ -72,7 +84,9 @@ def proof_runs(result: Result) -> int:
     """Return the number of remedies of a run that are simulated by default."""
     if result.provenance.engine != "c":
         return 0
-    return affordable_runs(result.grants, 0 if result.messages is not None else PROOF_RUNS)
+    return affordable_runs(
+        result.grants, 0 if result.messages is not None else PROOF_RUNS
+    )
 
 
 def affordable_runs(grants: int, runs: int = PROOF_RUNS) -> int:
@@ -138,7 +152,9 @@ def run_image(
     DeadlockError
         The run cannot end.
     """
-    session = _simulate(_image(arrays, inputs), engine, how=Repeats(progress=progress))
+    session = _simulate(
+        _image(arrays, inputs), engine, how=Repeats(progress=progress)
+    )
     return Rerun(session.engine.now_ps, session.engine.fingerprint())
 
 
@@ -161,11 +177,15 @@ def _simulate(
     )
     if wires:
         recorder.follow(flows_of(image.tables(), image.senders, wires))
-    session = Session(image, start_engine(image, engine, records is not None, None), recorder)
+    session = Session(
+        image, start_engine(image, engine, records is not None, None), recorder
+    )
     sinks: list[Sink] = [] if records is None else [records]
     stop = session.run(sinks, how.progress, how.watch)
     if stop is Stop.DEADLOCK:
-        raise DeadlockError(f"deadlock at {session.engine.now_ps} ps of the repeated run")
+        raise DeadlockError(
+            f"deadlock at {session.engine.now_ps} ps of the repeated run"
+        )
     if stop is not Stop.DONE:
         raise TimeLimitReached(how.watch.words)
     return session
@@ -186,7 +206,9 @@ def without_first_stall(path: str | Path, blamed: ColumnTable) -> str:
     result, inputs = read_run(path)
     wires, faults = inputs.image["wires"], inputs.image["faults"]
     change = repair_change(
-        wires, result.wires.classes, map(result.wires.names.index, stalled[0]["wires"])
+        wires,
+        result.wires.classes,
+        map(result.wires.names.index, stalled[0]["wires"]),
     )
     repaired = list(change.wires)
     broken = np.isin(faults["index"], repaired) & (faults["kind"] == FaultKind.RATE)
@@ -274,22 +296,35 @@ class Evidence:
     def path(self, result: Result) -> Judged:
         """Return the diagnosis by critical path."""
         from clusim.analysis.critical import Traced
-        from clusim.analysis.judge import Judged, judged, judged_by_servers, without_path
+        from clusim.analysis.judge import (
+            Judged,
+            judged,
+            judged_by_servers,
+            without_path,
+        )
         from clusim.analysis.limits import uneven_paths
 
         if self._judged is None:
             try:
                 if isinstance(self._records, HeldRecords):
-                    diagnosis = judged(_critical(result, self._inputs(), self._records))
+                    diagnosis = judged(
+                        _critical(result, self._inputs(), self._records)
+                    )
                 elif self._is_known or not result.complete:
                     diagnosis = Judged(without_path(result, self._records))
                 else:
-                    traced = Traced.of(Path(result.provenance.fabric), result, self._inputs())
+                    traced = Traced.of(
+                        Path(result.provenance.fabric), result, self._inputs()
+                    )
                     diagnosis = judged_by_servers(traced, self._records)
             except TraceError as error:
-                diagnosis = Judged(without_path(result, str(error).partition(": ")[2]))
+                diagnosis = Judged(
+                    without_path(result, str(error).partition(": ")[2])
+                )
             uneven = tuple(uneven_paths(result))
-            verdict = replace(diagnosis.verdict, expected=self._expected(), uneven=uneven)
+            verdict = replace(
+                diagnosis.verdict, expected=self._expected(), uneven=uneven
+            )
             self._judged = Judged(verdict, diagnosis.remedies)
         return self._judged
 
@@ -299,7 +334,9 @@ class Evidence:
         how = self._how
         if self._is_known or not result.complete:  # the complete time is unknown
             return judged.verdict
-        budget = proof_runs(result) if how.confirm is None else None if how.confirm else 0
+        budget = (
+            proof_runs(result) if how.confirm is None else None if how.confirm else 0
+        )
         inputs = self._inputs()
 
         def trial(remedy: Remedy) -> RemedyTrial:
@@ -318,7 +355,9 @@ class Evidence:
 
         change = remedy.change
         if change.what == "wires" and self.variants is not None:
-            return self.variants.with_links(remedy.words.removesuffix(" x2"), change.factor)
+            return self.variants.with_links(
+                remedy.words.removesuffix(" x2"), change.factor
+            )
         return _image(changed_image(inputs.image, change), inputs)
 
     def sensitivity(self, result: Result) -> Sensitivity:
@@ -333,7 +372,11 @@ class Evidence:
                 " and in the process of the run"
             )
         if isinstance(self._records, str) or not result.complete:
-            why = self._records if isinstance(self._records, str) else "the run is incomplete"
+            why = (
+                self._records
+                if isinstance(self._records, str)
+                else "the run is incomplete"
+            )
             return Sensitivity(result.time_ps, note=f"no critical path: {why}")
         inputs, engine = self._inputs(), _engine_of(result)
         checked = self._how.confirm
@@ -341,7 +384,9 @@ class Evidence:
             checked = engine == "c" and result.grants <= CHECKED_GRANTS
 
         def simulate(arrays: Mapping[str, Array]) -> int:
-            return _simulate(_image(arrays, inputs), engine, how=self._how).engine.now_ps
+            return _simulate(
+                _image(arrays, inputs), engine, how=self._how
+            ).engine.now_ps
 
         def changed(change: Change) -> int:
             return simulate(changed_image(inputs.image, change))
@@ -352,11 +397,15 @@ class Evidence:
         except TraceError as error:
             rows = Sensitivity(result.time_ps, note=str(error).partition(": ")[2])
         if self.variants is not None:
-            rows = replace(rows, measured=measured_interval(self.variants.planned, result, None))
+            rows = replace(
+                rows, measured=measured_interval(self.variants.planned, result, None)
+            )
         if not checked or self.variants is None or rows.unfinished:
             return rows
         try:
-            limits = interval_of(self.variants, inputs.image, result.time_ps, simulate)
+            limits = interval_of(
+                self.variants, inputs.image, result.time_ps, simulate
+            )
         except TimeLimitReached as error:
             return replace(rows, unfinished=f"interval; {error}")
         measured = measured_interval(self.variants.planned, result, limits)
@@ -382,7 +431,11 @@ def judged_run(result: Result) -> Judged:
     from clusim.analysis.judge import Judged
 
     evidence = result.judge
-    return evidence.path(result) if isinstance(evidence, Evidence) else Judged(result.verdict)
+    return (
+        evidence.path(result)
+        if isinstance(evidence, Evidence)
+        else Judged(result.verdict)
+    )
 
 
 def _critical(result: Result, inputs: Inputs, records: HeldRecords) -> Critical:
@@ -396,7 +449,9 @@ def _engine_of(result: Result) -> EngineName:
     return "reference" if result.provenance.engine == "reference" else "c"
 
 
-def _trial(result: Result, inputs: Inputs, image: Image, how: Repeats) -> RemedyTrial:
+def _trial(
+    result: Result, inputs: Inputs, image: Image, how: Repeats
+) -> RemedyTrial:
     """Simulate a run with a changed image."""
     from clusim.simulation.proof import RemedyTrial
 
@@ -409,7 +464,9 @@ def _trial(result: Result, inputs: Inputs, image: Image, how: Repeats) -> Remedy
         from clusim.analysis.judge import judged
 
         try:
-            return judged(_critical(after, replace(inputs, image=tables), records)).verdict
+            return judged(
+                _critical(after, replace(inputs, image=tables), records)
+            ).verdict
         except TraceError:
             return None
 
@@ -418,10 +475,14 @@ def _trial(result: Result, inputs: Inputs, image: Image, how: Repeats) -> Remedy
 
 def _changed_result(result: Result, session: Session) -> Result:
     """Return the result of a changed run: times, counters and histories of `session`."""
-    start_ps, end_ps = (times[: len(result.tasks.names)] for times in session.engine.task_times())
+    start_ps, end_ps = (
+        times[: len(result.tasks.names)] for times in session.engine.task_times()
+    )
     image = session.image
     rate_Bps = image.wires["rate_num"] / image.wires["rate_den"] * 1e12
-    wires = run_wires(replace(result.wires, rate_Bps=rate_Bps), image.faults, session.engine)
+    wires = run_wires(
+        replace(result.wires, rate_Bps=rate_Bps), image.faults, session.engine
+    )
     return replace(
         result,
         time_ps=session.engine.now_ps,

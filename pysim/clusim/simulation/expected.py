@@ -90,7 +90,9 @@ class ErrorClass(JsonObject):
         systems = {item.system for item in found.campaigns}
         scale = scale_of(DATA, asked.place)
         low, high = found.limits(scale.limits)
-        rows = [(item, len(item.residuals(asked.regime))) for item in found.campaigns]
+        rows = [
+            (item, len(item.residuals(asked.regime))) for item in found.campaigns
+        ]
         return cls(
             *(asked.system if asked.system in systems else "",),
             *(asked.about.library, asked.about.family, asked.about.links),
@@ -177,7 +179,11 @@ class Expected:
 
     def text(self) -> str:
         """Return the expected error as one line."""
-        nearest_text = f"not known ({self.why})" if self.nearest is None else self.nearest.text()
+        nearest_text = (
+            f"not known ({self.why})"
+            if self.nearest is None
+            else self.nearest.text()
+        )
         return f"expected error: {nearest_text}"
 
     @property
@@ -211,7 +217,10 @@ class RunPlace:
 
 
 def expected_error(
-    where: RunPlace, size_bytes: int, algorithm: str = ANY, without: Collection[str] = ()
+    where: RunPlace,
+    size_bytes: int,
+    algorithm: str = ANY,
+    without: Collection[str] = (),
 ) -> Expected:
     """Return the expected error of the time, with launch, of a NCCL collective.
 
@@ -224,7 +233,9 @@ def expected_error(
     """
     messages = algorithm.upper() == P2P
     if algorithm and not messages and find_algorithm(algorithm) is None:
-        return Expected(None, f"{algorithm} is not an algorithm of NCCL: no measurements")
+        return Expected(
+            None, f"{algorithm} is not an algorithm of NCCL: no measurements"
+        )
     kind = MESSAGES if messages else COLLECTIVE
     query = Asked(where.system, where.about, where.machines, kind, size_bytes)
     residuals = residuals_of(query, known_campaigns(DATA, Campaign), without)
@@ -243,5 +254,7 @@ def expected_on(setup: Setup, size_bytes: int, algorithm: str) -> Expected:
 def expected_of(plan: Plan, algorithm: str) -> Expected:
     """Return the expected error of a run; `algorithm` is the executed one."""
     if plan.choice is None:
-        return Expected(None, f"{algorithm} differs from NCCL's plan: no measurements")
+        return Expected(
+            None, f"{algorithm} differs from NCCL's plan: no measurements"
+        )
     return expected_on(plan.setup, plan.choice.request.size_bytes, algorithm)

@@ -63,7 +63,11 @@ _TIMED: dict[tuple[object, ...], Sample] = {}
 
 
 def timed(
-    request: Request, plan: Cut, options: RunOptions = BRIEF, *, streams: bool | None = None
+    request: Request,
+    plan: Cut,
+    options: RunOptions = BRIEF,
+    *,
+    streams: bool | None = None,
 ) -> Sample:
     """Return the time of a collective on all its nodes.
 
@@ -83,7 +87,9 @@ def timed(
     key = request, setup.fabric, cut, streams
     if key not in _TIMED:
         job = phase(request, plan)
-        shorter = over_bytes(request, plan, job.grain.grant_hops) if streams else None
+        shorter = (
+            over_bytes(request, plan, job.grain.grant_hops) if streams else None
+        )
         if shorter is None:
             _TIMED[key] = sample(request, plan, job, options)
         else:
@@ -91,7 +97,9 @@ def timed(
     return _TIMED[key]
 
 
-def _all_timed(found: Extrapolation, options: RunOptions, *, streams: bool | None) -> Sample:
+def _all_timed(
+    found: Extrapolation, options: RunOptions, *, streams: bool | None
+) -> Sample:
     """Return the time of the complete collective [ps], and the method; see `timed`."""
     if isinstance(found.law, Steady):
         ((part, plan),) = found.runs
@@ -110,14 +118,19 @@ def _lags(found: Extrapolation, lags_ps: Sequence[Sequence[int]]) -> tuple[int, 
     if not count:
         return ()
     parts = np.linspace(0, 1, count)
-    even = [np.interp(parts, np.linspace(0, 1, len(one)), one).tolist() for one in lags_ps]
+    even = [
+        np.interp(parts, np.linspace(0, 1, len(one)), one).tolist()
+        for one in lags_ps
+    ]
     return tuple(round(found.law.of(values)) for values in zip(*even, strict=True))
 
 
 def kernel_time(request: Request, plan: Cut, options: RunOptions = BRIEF) -> Sample:
     """Return the time of a NCCL plan as nccl-tests measures it."""
     if request.granularity == "auto":
-        time = extrapolated_time(request, plan, partial(phase, request, plan), options)
+        time = extrapolated_time(
+            request, plan, partial(phase, request, plan), options
+        )
         if time is not None:
             result, _ = time
             return replace(result, notes=tuple(map(note_with_limit, result.notes)))
@@ -129,7 +142,10 @@ def kernel_time(request: Request, plan: Cut, options: RunOptions = BRIEF) -> Sam
 
 
 def extrapolated_time(
-    request: Request, plan: Cut, whole: Callable[[], Job], options: RunOptions = BRIEF
+    request: Request,
+    plan: Cut,
+    whole: Callable[[], Job],
+    options: RunOptions = BRIEF,
 ) -> tuple[Sample, Grain] | None:
     """Return the extrapolated time of a collective; None if it is simulated in full.
 
@@ -147,24 +163,39 @@ def extrapolated_time(
     if request.granularity != "auto" or request.engine != "c" or setup.broken.faults:
         return None
     options.watch.begins("the work is estimated")
-    how = replace(BRIEF, watch=options.watch, progress=options.progress, threads=options.threads)
+    how = replace(
+        BRIEF,
+        watch=options.watch,
+        progress=options.progress,
+        threads=options.threads,
+    )
     nodes = over_nodes(request, plan)
     if nodes is not None:
         result = in_one_size(request, nodes)
-        return None if result is None else (_all_timed(result[0], how, streams=True), result[1])
+        return (
+            None
+            if result is None
+            else (_all_timed(result[0], how, streams=True), result[1])
+        )
     grain = whole().grain
     if grain.packet_hops <= LONG_HOPS and grain.grant_hops <= MANY_HOPS:
         return None
     shorter = over_bytes(_cut_as(request, grain), plan, grain.grant_hops)
-    return None if shorter is None else (_all_timed(shorter, how, streams=False), grain)
+    return (
+        None if shorter is None else (_all_timed(shorter, how, streams=False), grain)
+    )
 
 
 def note_with_limit(note: str) -> str:
     """Return a note on an extrapolation with its error limit."""
-    return f"{note}; error limit {ERROR_LIMIT:.0%}, against the complete run in bursts"
+    return (
+        f"{note}; error limit {ERROR_LIMIT:.0%}, against the complete run in bursts"
+    )
 
 
-def in_one_size(request: Request, nodes: Extrapolation) -> tuple[Extrapolation, Grain] | None:
+def in_one_size(
+    request: Request, nodes: Extrapolation
+) -> tuple[Extrapolation, Grain] | None:
     """Return the extrapolation of a request in bursts of one size; None if it is simulated in full.
 
     ``auto`` is extrapolated above `MANY_HOPS`; the granularities `MANY`, for many runs at once and for composed steps,
@@ -201,10 +232,14 @@ def _cut_as(request: Request, grain: Grain) -> Request:
 
     Runs of equal granularity differ only in nodes and size.
     """
-    return replace(request, granularity="packet" if grain.exact else grain.burst_bytes[1])
+    return replace(
+        request, granularity="packet" if grain.exact else grain.burst_bytes[1]
+    )
 
 
-def extrapolated_result(plan: Plan, options: RunOptions, whole: Callable[[], Job]) -> Result | None:
+def extrapolated_result(
+    plan: Plan, options: RunOptions, whole: Callable[[], Job]
+) -> Result | None:
     """Return the extrapolated result of a planned run; None if it is simulated in full.
 
     Parameters
@@ -240,9 +275,13 @@ def extrapolated_result(plan: Plan, options: RunOptions, whole: Callable[[], Job
         wall_s=time.perf_counter() - began_s,
         fingerprint=0,
         provenance=replace(
-            provenance, granularity_note=note_with_limit(note), error_bound=ERROR_LIMIT
+            provenance,
+            granularity_note=note_with_limit(note),
+            error_bound=ERROR_LIMIT,
         ),
-        wires=Wires([], [], np.empty(0), np.empty(0, bool), np.empty(0, WIRE_COUNTERS)),
+        wires=Wires(
+            [], [], np.empty(0), np.empty(0, bool), np.empty(0, WIRE_COUNTERS)
+        ),
         tasks=Tasks([], nothing, nothing),
         bins=BinRecorder(0, 0, 2).bins(),
         call=call,
@@ -263,7 +302,10 @@ def _verdict_of_time(expected: Expected, result: Result) -> Verdict:
 
 def _call(request: Request, cut: Cut) -> Call:
     if isinstance(cut, Shape):
-        names, channels = (request.algorithm, request.protocol), request.channels or 1
+        names, channels = (
+            (request.algorithm, request.protocol),
+            request.channels or 1,
+        )
     else:
         names, channels = ("p2p", "simple"), way_of(request.setup.comm, cut).channels
         if cut is not None:

@@ -42,8 +42,15 @@ class FaultCost(JsonObject):
     def rows(self) -> list[tuple[str, str]]:
         """Return the rows of a report."""
         sign = "-" if self.added_ps < 0 else "+"
-        added = f"{sign}{format_time(abs(self.added_ps))} ({self._pct(self.added_ps)})"
-        rows = [("fault cost", f"{added} against the sound system, {format_time(self.sound_ps)}")]
+        added = (
+            f"{sign}{format_time(abs(self.added_ps))} ({self._pct(self.added_ps)})"
+        )
+        rows = [
+            (
+                "fault cost",
+                f"{added} against the sound system, {format_time(self.sound_ps)}",
+            )
+        ]
         if self.held_ps is None:
             rows.append(("", f"the sound system's plan cannot run: {self.why}"))
         elif self.held_ps != self.sound_ps + self.added_ps:
@@ -55,7 +62,9 @@ class FaultCost(JsonObject):
         return f"{100 * added_ps / max(1, self.sound_ps):+.1f}%"
 
 
-def fault_cost(planned: Plan, result: Result, how: Repeats | None = None) -> FaultCost | None:
+def fault_cost(
+    planned: Plan, result: Result, how: Repeats | None = None
+) -> FaultCost | None:
     """Simulate a run without the faults of its request, and that plan with the faults.
 
     Faults in the topology's file are part of both runs.
@@ -76,7 +85,9 @@ def fault_cost(planned: Plan, result: Result, how: Repeats | None = None) -> Fau
         The wall-clock limit of `how` was reached.
     """
     request, how = planned.options, how or Repeats()
-    if not (request.setup.faults and result.complete and isinstance(request, Request)):
+    if not (
+        request.setup.faults and result.complete and isinstance(request, Request)
+    ):
         return None
     confirm = how.confirm
     if not (how.budget.allows(result, 2) if confirm is None else confirm):

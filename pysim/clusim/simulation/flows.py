@@ -61,14 +61,18 @@ def read_flows(path: str | Path, fabric: Fabric) -> tuple[Flow, ...]:
                 raise InputError(f"{where}: unknown column {name!r} ({text!r}); use source,"
                                  " destination, bytes, start and class")  # fmt: skip
         try:
-            source, destination = (_rank(cells[name], names, fabric) for name in NEEDED[:2])
+            source, destination = (
+                _rank(cells[name], names, fabric) for name in NEEDED[:2]
+            )
             size_bytes = parse_size(cells["bytes"], binary_suffix=True)
             start_ps = parse_time(cells.get("start") or "0ps")
             traffic_class = _class(cells.get("class") or "", fabric)
         except (InputError, UnitError) as error:
             raise InputError(f"{where}: {error}") from None
         if source == destination:
-            raise InputError(f"{where}: from {cells['source']} to itself; use two ranks")
+            raise InputError(
+                f"{where}: from {cells['source']} to itself; use two ranks"
+            )
         if size_bytes < 1:
             raise InputError(f"{where}: a flow of 0 bytes; use at least 1")
         flows.append(Flow(source, destination, size_bytes, start_ps, traffic_class))
@@ -78,7 +82,9 @@ def read_flows(path: str | Path, fabric: Fabric) -> tuple[Flow, ...]:
 
 
 def _class(text: str, fabric: Fabric) -> int | None:
-    if text and not (text.isascii() and text.isdecimal() and int(text) < classes_of(fabric)):
+    if text and not (
+        text.isascii() and text.isdecimal() and int(text) < classes_of(fabric)
+    ):
         raise InputError(
             f"class {text!r}: {fabric.name} has {classes_of(fabric)}, from 0 (`schedule`, `traffic_class`)"
         )
@@ -110,7 +116,9 @@ def flow_messages(flows: Sequence[Flow], packet_bytes: int) -> Messages:
         np.array(column, np.int64) for column in columns
     )
     ends = source.astype(np.uint32), destination.astype(np.uint32)
-    return Messages(*ends, sizes, start_ps, np.full(len(sizes), -1, np.int64), numbers)
+    return Messages(
+        *ends, sizes, start_ps, np.full(len(sizes), -1, np.int64), numbers
+    )
 
 
 def check_slots(arrays: FabricArrays, flows: Sequence[Flow]) -> None:

@@ -29,7 +29,12 @@ from clusim.base.errors import ClusimError, TimeLimitReached
 from clusim.base.records import dataclass
 from clusim.engine.image import DTYPES, Image
 from clusim.results.result import Result
-from clusim.results.sensitivity import LEAST_SHOWN, Contribution, Interval, MeasuredInterval
+from clusim.results.sensitivity import (
+    LEAST_SHOWN,
+    Contribution,
+    Interval,
+    MeasuredInterval,
+)
 from clusim.simulation.expected import expected_of
 from clusim.simulation.plan import Plan, lower_on, written
 from clusim.simulation.request import Request, ScheduleRequest
@@ -93,7 +98,9 @@ class Variants:
                 if choice is not None:
                     # The plan is kept, so that no graph is searched.
                     vars(setup)["comm"] = choice.comm
-                    choice = replace(choice, request=replace(choice.request, setup=setup))
+                    choice = replace(
+                        choice, request=replace(choice.request, setup=setup)
+                    )
                 schedule = written(request, choice).schedule
             image = lower_on(setup, schedule, options).image
         return {name: getattr(image, name) for name in DTYPES}
@@ -115,7 +122,10 @@ class Variants:
 
 
 def interval_of(
-    variants: Variants, image: Arrays, time_ps: int, simulate: Callable[[Arrays], int]
+    variants: Variants,
+    image: Arrays,
+    time_ps: int,
+    simulate: Callable[[Arrays], int],
 ) -> Interval:
     """Return the interval of the time of a run.
 
@@ -153,7 +163,9 @@ def measured_interval(
         return MeasuredInterval(note=expected.why)
     time_ps = result.launched_ps
     if time_ps is None:
-        return MeasuredInterval(note="launches of overlapping iterations are not timed")
+        return MeasuredInterval(
+            note="launches of overlapping iterations are not timed"
+        )
     parts = [expected.nearest.low_pct, expected.nearest.high_pct]
     low_ps, high_ps = (time_ps + round(time_ps * part / 100) for part in parts)
     if kernel is not None and not kernel.note:
@@ -187,7 +199,9 @@ class _Bounded:
                 curves[item] = curve
         rows = [_contribution(item, curve) for item, curve in curves.items()]
         rows.sort(key=lambda row: (-row.half_width_ps, row.figure))
-        named = [name for name, part in unknown.items() if part >= LEAST * self.time_ps]
+        named = [
+            name for name, part in unknown.items() if part >= LEAST * self.time_ps
+        ]
         named.sort(key=lambda name: (-unknown[name], name))
         low_ps, high_ps = self._ends(curves)
         return Interval(low_ps, high_ps, rows, named)
@@ -201,16 +215,24 @@ class _Bounded:
         if max(map(abs, present)) >= LEAST_SHOWN * self.time_ps:
             curve |= {place: self._effect_ps({item: place}) for place in QUARTERS}
         curve[0.0] = 0
-        return {place: part for place, part in sorted(curve.items()) if part is not None}
+        return {
+            place: part for place, part in sorted(curve.items()) if part is not None
+        }
 
     def _effect_ps(self, places: Mapping[UncertainFigure, float]) -> int | None:
         """Return the change of the time with figures at places between their bounds [ps]; None: invalid."""
-        return self._change_ps({item: item.factor(place) for item, place in places.items()})
+        return self._change_ps(
+            {item: item.factor(place) for item, place in places.items()}
+        )
 
     def _change_ps(self, factors: Mapping[UncertainFigure, float]) -> int | None:
         try:
             arrays = self.variants.scaled(factors)
-            return 0 if _same(arrays, self.base) else self.simulate(arrays) - self.time_ps
+            return (
+                0
+                if _same(arrays, self.base)
+                else self.simulate(arrays) - self.time_ps
+            )
         except TimeLimitReached:
             raise
         except ClusimError:
@@ -220,7 +242,9 @@ class _Bounded:
         """Return the largest change of the time by another value of a figure [ps]; of a structure, 0."""
         return max(abs(self._change_ps({item: factor}) or 0) for factor in PROBES)
 
-    def _ends(self, curves: Mapping[UncertainFigure, Mapping[float, int]]) -> tuple[int, int]:
+    def _ends(
+        self, curves: Mapping[UncertainFigure, Mapping[float, int]]
+    ) -> tuple[int, int]:
         """Return both ends of the interval [ps]."""
         random = np.random.default_rng(0)
         places = random.uniform(-1, 1, (DRAWS, len(curves)))

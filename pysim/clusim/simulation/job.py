@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusim.base.arrays import Array
-from clusim.base.errors import DeadlockError, InputError, RangeExceeded, ScheduleError
+from clusim.base.errors import (
+    DeadlockError,
+    InputError,
+    RangeExceeded,
+    ScheduleError,
+)
 from clusim.base.records import dataclass
 from clusim.base.version import version
 from clusim.engine.abi import WIRE_COUNTERS, Engine, NodeKind, Stop
@@ -28,7 +33,14 @@ from clusim.results.result import Messages, Provenance, Result, Tasks, Wires
 from clusim.results.resultjson import Call, InOrderNic, Unfinished
 from clusim.results.trace.held import HeldRecords
 from clusim.schedule import Schedule, to_arrays, to_text
-from clusim.simulation.diagnose import Budget, Columns, Evidence, Repeats, inputs_of, run_wires
+from clusim.simulation.diagnose import (
+    Budget,
+    Columns,
+    Evidence,
+    Repeats,
+    inputs_of,
+    run_wires,
+)
 from clusim.simulation.expected import expected_of
 from clusim.simulation.intervals import Variants
 from clusim.simulation.payload_check import (
@@ -40,7 +52,14 @@ from clusim.simulation.payload_check import (
 )
 from clusim.simulation.plan import Plan, lower_on, plan
 from clusim.simulation.request import AnyRequest, ScheduleRequest, TrafficRequest
-from clusim.simulation.session import Progress, Session, Sink, Watch, loop_counts, start_engine
+from clusim.simulation.session import (
+    Progress,
+    Session,
+    Sink,
+    Watch,
+    loop_counts,
+    start_engine,
+)
 from clusim.simulation.traffic import grain_of, to_image
 from clusim.topology import FabricArrays
 from clusim.topology.arrays import arrays_of
@@ -128,7 +147,9 @@ def job_of(request: AnyRequest | Plan, options: RunOptions = RunOptions()) -> Jo
     """Return the run of a request or plan, lowered at the requested granularity."""
     if isinstance(request, TrafficRequest):
         return _traffic_job(request, options)
-    return _planned_job(request if isinstance(request, Plan) else plan(request), options)
+    return _planned_job(
+        request if isinstance(request, Plan) else plan(request), options
+    )
 
 
 def _planned_job(planned: Plan, options: RunOptions) -> Job:
@@ -146,7 +167,10 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
     lowered = lower_on(planned.setup, schedule, asked)
     image = lowered.image
     traced = options.trace_out is not None
-    names = [task.name or f"{task.kind} rank {task.rank} {task.stream}" for task in schedule.tasks]
+    names = [
+        task.name or f"{task.kind} rank {task.rank} {task.stream}"
+        for task in schedule.tasks
+    ]
     nothing = np.full(len(names), -1, np.int64)
     blocks = asked.blocks if isinstance(asked, ScheduleRequest) else None
 
@@ -162,9 +186,14 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
         provenance_of(
             *(asked, lowered.grain, options),
             seed=asked.seed,
-            schedule_text=to_text(schedule) if traced and len(names) <= MOST_TEXT_TASKS else "",
+            schedule_text=to_text(schedule)
+            if traced and len(names) <= MOST_TEXT_TASKS
+            else "",
             faults=broken.lines,
-            notes=(*policy_notes(planned.setup.policy, image), *planned.program.notes),
+            notes=(
+                *policy_notes(planned.setup.policy, image),
+                *planned.program.notes,
+            ),
             around=planned.program.around,
         ),
         _wires(arrays_of(fabric)),
@@ -257,7 +286,9 @@ def _inputs(
     if blocks is not None:
         assert schedule is not None
         schedule = replace(schedule, calls=(*schedule.calls, *blocks.calls))
-        result |= {f"/blocks/{name}": column for name, column in blocks.columns().items()}
+        result |= {
+            f"/blocks/{name}": column for name, column in blocks.columns().items()
+        }
     columns = to_arrays(schedule) if schedule is not None else {}
     return result | {f"/schedule/{name}": values for name, values in columns.items()}
 
@@ -272,7 +303,9 @@ def _expected_error(planned: Plan) -> str:
 
 def _the_call(schedule: Schedule) -> Call | None:
     """Return the collective call if the schedule has exactly one, for its bandwidth."""
-    if len(schedule.calls) != 1 or any(task.kind == "kernel" for task in schedule.tasks):
+    if len(schedule.calls) != 1 or any(
+        task.kind == "kernel" for task in schedule.tasks
+    ):
         return None
     call = schedule.calls[0]
     return Call(
@@ -369,12 +402,18 @@ def run_job(job: Job, options: RunOptions) -> Result:
     keep = checker is not None or max_records > 0 or store is not None
     recorder = _recorder(job, options)
     trace = _open_trace(job, options, max_records, recorder.flows)
-    sinks: list[Sink] = [sink for sink in (checker, trace, store) if sink is not None]
+    sinks: list[Sink] = [
+        sink for sink in (checker, trace, store) if sink is not None
+    ]
     session: Session | None = None
     try:
         options.watch.begins(_PARTS[bool(job.image.senders)])
-        engine = start_engine(job.image, job.provenance.engine, keep, options.threads)
-        session = Session(job.image, engine, recorder, job.instances, job.grain.packet_hops)
+        engine = start_engine(
+            job.image, job.provenance.engine, keep, options.threads
+        )
+        session = Session(
+            job.image, engine, recorder, job.instances, job.grain.packet_hops
+        )
         stop = session.run(sinks, options.progress, options.watch)
         if stop is Stop.DEADLOCK:
             raise job.stuck(session)
@@ -382,7 +421,9 @@ def run_job(job: Job, options: RunOptions) -> Result:
         derive = evidence.sensitivity if options.judge is None else None
         judge = options.judge or evidence
         prove = evidence.prove if options.judge is None else None
-        result = replace(_result(session, job), judge=judge, prove=prove, derive=derive)
+        result = replace(
+            _result(session, job), judge=judge, prove=prove, derive=derive
+        )
         if stop is not Stop.DONE:
             result = _partial_result(session, job, result, options.watch.words)
         elif checker is not None:
@@ -421,7 +462,9 @@ def _recorder(job: Job, options: RunOptions) -> BinRecorder:
         least_ps=job.least_ps if options.watch.limit_ps is None else 0,
     )
     if options.histories:
-        recorder.follow(flows_of(job.image.tables(), job.image.senders, job.wires.names))
+        recorder.follow(
+            flows_of(job.image.tables(), job.image.senders, job.wires.names)
+        )
     return recorder
 
 
@@ -429,18 +472,24 @@ def _slice_store(job: Job, options: RunOptions) -> HeldRecords | None:
     """Return the store of completed slices for a verdict; None if not needed or too large."""
     is_small = slice_count(job.image) <= VERDICT_RECORDS
     is_required = options.histories and options.judge is None
-    return HeldRecords() if is_required and is_small and job.messages is None else None
+    return (
+        HeldRecords() if is_required and is_small and job.messages is None else None
+    )
 
 
 def _evidence(job: Job, options: RunOptions, held: HeldRecords | None) -> Evidence:
     """Return the evidence for the verdict on a run."""
-    why: HeldRecords | str = held or f"more than {VERDICT_RECORDS:,} completed slices"
+    why: HeldRecords | str = (
+        held or f"more than {VERDICT_RECORDS:,} completed slices"
+    )
     if held is None and job.messages is not None:
         why = "no critical path for synthetic traffic"
     elif held is None and not options.histories:
         why = "no histories were kept"
     make_inputs = partial(inputs_of, job.image, job.inputs)
-    how = Repeats(options.confirm, options.progress, options.watch, options.budget or Budget())
+    how = Repeats(
+        options.confirm, options.progress, options.watch, options.budget or Budget()
+    )
     evidence = Evidence(make_inputs, why, job.expected, how)
     evidence.variants = job.variants
     return evidence
@@ -461,14 +510,20 @@ def _with_names(refusal: str, job: Job) -> str:
         table, index = row[1], int(row[2])
         if table == "faults":
             return f"fault of wire {job.wires.names[int(job.image.faults['index'][index])]}"
-        return f"wire {job.wires.names[index]}" if index < len(job.wires.names) else row[0]
+        return (
+            f"wire {job.wires.names[index]}"
+            if index < len(job.wires.names)
+            else row[0]
+        )
 
     return re.sub(r"image: (wires|faults)\[(\d+)\]", name, refusal)
 
 
 def _result(session: Session, job: Job) -> Result:
     engine = session.engine
-    start_ps, end_ps = (times[: len(job.tasks.names)] for times in engine.task_times())
+    start_ps, end_ps = (
+        times[: len(job.tasks.names)] for times in engine.task_times()
+    )
     tasks = replace(job.tasks, start_ps=start_ps, end_ps=end_ps)
     messages = job.messages
     if messages is not None:
@@ -494,6 +549,8 @@ def _in_order(job: Job, engine: Engine) -> tuple[InOrderNic, ...]:
     result, src = [], job.image.wires["src"]
     for target, row in zip(job.image.targets, engine.orders(), strict=True):
         if row["packets"] or row["repeats"]:
-            name = job.wires.names[int((src == target["node"]).argmax())].partition("->")[0]
+            name = job.wires.names[int((src == target["node"]).argmax())].partition(
+                "->"
+            )[0]
             result.append(InOrderNic(name, *(int(value) for value in row.tolist())))
     return tuple(result)

@@ -25,14 +25,20 @@ MOST_NAMED = 3
 
 
 def deadlock_error(
-    waits: Waits, fabric: Fabric, counters: Array, faults: Sequence[Fault], now_ps: int
+    waits: Waits,
+    fabric: Fabric,
+    counters: Array,
+    faults: Sequence[Fault],
+    now_ps: int,
 ) -> DeadlockError:
     """Return the error that names the faults, and the waiting cycle or end of the wait chain."""
     head = f"deadlock at {now_ps} ps: "
     broken = _broken(fabric, counters, faults, now_ps)
     if broken:
         halted = waits.halted_programs()
-        cannot = ", ".join(halted[:MOST_NAMED]) + (", ..." if len(halted) > MOST_NAMED else "")
+        cannot = ", ".join(halted[:MOST_NAMED]) + (
+            ", ..." if len(halted) > MOST_NAMED else ""
+        )
         head = f"stalled at {format_time(now_ps)}: {broken}; "
         head += f"data of {cannot} cannot move; " if halted else ""
     stuck = waits.stuck()
@@ -40,7 +46,9 @@ def deadlock_error(
         return DeadlockError(f"{head}tasks are left that no program can finish")
     chain, closed = waits.follow(int(stuck[0]))
     kind = (
-        "each waits for the next, the last for the first" if closed else "each waits for the next"
+        "each waits for the next, the last for the first"
+        if closed
+        else "each waits for the next"
     )
     if len(chain) > 2 * MOST_NAMED:
         ends = chain[:MOST_NAMED], chain[-MOST_NAMED:]
@@ -66,18 +74,28 @@ def undelivered_error(fabric: Fabric, engine: Engine) -> DeadlockError:
 
 def _circle_remedy(fabric: Fabric) -> str:
     """Return the key that breaks a circle of waiting buffers on a topology; empty without a circle."""
-    warnings = [item.what for item in check_deadlock(arrays_of(fabric)) if item.level == "warning"]
+    warnings = [
+        item.what
+        for item in check_deadlock(arrays_of(fabric))
+        if item.level == "warning"
+    ]
     return f"; {warnings[0]}" if warnings else ""
 
 
-def _broken(fabric: Fabric, counters: Array, faults: Sequence[Fault], now_ps: int) -> str:
+def _broken(
+    fabric: Fabric, counters: Array, faults: Sequence[Fault], now_ps: int
+) -> str:
     """Return a text of the links that are down and their waiting packets; empty if all are up."""
     arrays = arrays_of(fabric)
     since: dict[int, int] = {}
     for fault in sorted(faults, key=lambda item: item.time_ps):
         if fault.wire is None or fault.bit_errors or fault.time_ps > now_ps:
             continue
-        wire = fault.wire if isinstance(fault.wire, int) else arrays.wire_names.index(fault.wire)
+        wire = (
+            fault.wire
+            if isinstance(fault.wire, int)
+            else arrays.wire_names.index(fault.wire)
+        )
         if fault.factor == 0:
             since.setdefault(wire, fault.time_ps)
         else:
@@ -87,8 +105,12 @@ def _broken(fabric: Fabric, counters: Array, faults: Sequence[Fault], now_ps: in
     listed = [wire for wire in order if queued[wire]] or order
     texts = []
     for wire in listed[:MOST_NAMED]:
-        waiting = f" with {int(queued[wire])} B waiting for it" if queued[wire] else ""
-        texts.append(f"{arrays.wire_names[wire]} is down since {format_time(since[wire])}{waiting}")
+        waiting = (
+            f" with {int(queued[wire])} B waiting for it" if queued[wire] else ""
+        )
+        texts.append(
+            f"{arrays.wire_names[wire]} is down since {format_time(since[wire])}{waiting}"
+        )
     if len(since) > len(texts):
         texts.append(f"{len(since) - len(texts)} more wires are down")
     return ", ".join(texts)
@@ -163,11 +185,14 @@ class Waits:
             yield from (
                 h
                 for h in self._unfinished_programs(holders)
-                if self._rank(h) == instance.rank and self._states["state"][h] >= State.WAIT_RECV
+                if self._rank(h) == instance.rank
+                and self._states["state"][h] >= State.WAIT_RECV
             )
         elif kind is State.NOT_STARTED:
             for task in self._schedule.tasks[instance.task].deps:
-                yield from self._unfinished_programs(self._schedule.instances_of(task))
+                yield from self._unfinished_programs(
+                    self._schedule.instances_of(task)
+                )
 
     def _unfinished_programs(self, candidates: Any) -> Iterator[int]:
         return (int(c) for c in candidates if self._states["state"][c] != State.DONE)
@@ -191,17 +216,27 @@ class Waits:
         operation, slot = self._primitive(index, number)
         if kind is State.WAIT_RECV:
             return f"{who} ({operation} needs slot {slot} filled by rank {connection.src})"
-        return f"{who} ({operation} needs slot {slot} freed by rank {connection.dst})"
+        return (
+            f"{who} ({operation} needs slot {slot} freed by rank {connection.dst})"
+        )
 
     def _primitive(self, index: int, connection: int) -> tuple[str, int]:
         """Return the name of the blocked primitive and the slot of `connection` it is at."""
         instance = self._schedule.instances[index]
         template = self._schedule.templates[instance.template]
-        first = int(self._image.templates["prim_lo"][self._image.instances["template"][index]])
+        first = int(
+            self._image.templates["prim_lo"][
+                self._image.instances["template"][index]
+            ]
+        )
         prim = template.prims[int(self._states["prim"][index]) - first]
         local = instance.connections.index(connection)
-        done = islice(iter_slices(instance, template), int(self._states["seq"][index]))
-        before = sum(item.slots for item in done if local in (item.prim.recv, item.prim.send))
+        done = islice(
+            iter_slices(instance, template), int(self._states["seq"][index])
+        )
+        before = sum(
+            item.slots for item in done if local in (item.prim.recv, item.prim.send)
+        )
         return prim.op, before % self._schedule.connections[connection].slots
 
 
@@ -247,7 +282,13 @@ class Checker:
         checks = self._executor.check(float(self._most))
         bad = [check for check in checks if not check.ok]
         if bad:
-            return False, f"{bad[0].operation}: {bad[0].wrong} elements wrong, first {bad[0].first}"
+            return (
+                False,
+                f"{bad[0].operation}: {bad[0].wrong} elements wrong, first {bad[0].first}",
+            )
         worst = max((check.max_ulp for check in checks), default=0.0)
         exact = "every element equals the definition"
-        return True, f"rounding differs by at most {worst:.2f} ulp" if worst else exact
+        return (
+            True,
+            f"rounding differs by at most {worst:.2f} ulp" if worst else exact,
+        )

@@ -119,7 +119,9 @@ class Plan:
     def verifies(self) -> bool:
         """True if data are checked; custom message patterns have no definition to compare with."""
         defined = all(call.operation != "messages" for call in self.schedule.calls)
-        return self.options.verify and (isinstance(self.options, ScheduleRequest) or defined)
+        return self.options.verify and (
+            isinstance(self.options, ScheduleRequest) or defined
+        )
 
 
 def plan(request: Request | ScheduleRequest) -> Plan:
@@ -132,7 +134,9 @@ def plan(request: Request | ScheduleRequest) -> Plan:
     """
     if isinstance(request, ScheduleRequest):
         return Plan(request)
-    operation = operation_named(request.operation, tuple(collectives.ALGORITHMS)).name
+    operation = operation_named(
+        request.operation, tuple(collectives.ALGORITHMS)
+    ).name
     size_bytes = 0 if operation == "barrier" else request.size_bytes
     request = replace(request, operation=operation, size_bytes=size_bytes)
     if is_plan(request.algorithm):
@@ -170,16 +174,23 @@ def idle_variables(
         if len(env) == len(setup.env):
             continue  # from an option, or an older name
         try:
-            other = nccl_choice(_with_variables(replace(request, setup=replace(setup, env=env))))
+            other = nccl_choice(
+                _with_variables(replace(request, setup=replace(setup, env=env)))
+            )
         except InputError:
             continue  # only the variable permits the run
-        if _choice_key(other) == _choice_key(choice) and other.schedule() == choice.schedule():
+        if (
+            _choice_key(other) == _choice_key(choice)
+            and other.schedule() == choice.schedule()
+        ):
             result.append(name)
     return result
 
 
 def idle_notes(
-    requests: Iterable[Request], names: Iterable[str] | None = None, where: str = "these sizes"
+    requests: Iterable[Request],
+    names: Iterable[str] | None = None,
+    where: str = "these sizes",
 ) -> tuple[str, ...]:
     """Return the note on variables that change no plan of NCCL for some requests; empty without any.
 
@@ -196,7 +207,9 @@ def idle_notes(
         if not request.setup.env or idle == []:
             break
         try:
-            idle = idle_variables(request, nccl_choice(_with_variables(request)), idle)
+            idle = idle_variables(
+                request, nccl_choice(_with_variables(request)), idle
+            )
         except InputError:
             continue  # its row has the error
         planned = True
@@ -207,7 +220,9 @@ def _idle_notes(names: Sequence[str], where: str) -> tuple[str, ...]:
     """Return the note on variables without effect; empty without any."""
     if not names:
         return ()
-    return (f"obeyed, without effect on {where}: {', '.join(names)}{_why_idle(names)}",)
+    return (
+        f"obeyed, without effect on {where}: {', '.join(names)}{_why_idle(names)}",
+    )
 
 
 def _choice_key(choice: NcclChoice) -> tuple[object, ...]:
@@ -240,14 +255,20 @@ def written(
     if is_plan(request.algorithm):
         return _of_file(request, machine)
     if choice is not None:
-        return PlannedProgram(choice.schedule(), (*choice.comm.notes, *choice.notes), choice.around)
+        return PlannedProgram(
+            choice.schedule(), (*choice.comm.notes, *choice.notes), choice.around
+        )
     schedule = named_schedule(request, machine)
     options = _in_graph(machine, schedule)
-    notes = () if options is None else ("launch: one of many kernels in a CUDA graph",)
+    notes = (
+        () if options is None else ("launch: one of many kernels in a CUDA graph",)
+    )
     return PlannedProgram(schedule, notes, options)
 
 
-def named_options(request: Request, shape: Shape | None = None) -> collectives.Options:
+def named_options(
+    request: Request, shape: Shape | None = None
+) -> collectives.Options:
     """Return the options of a named algorithm."""
     return {
         "ranks": request.setup.ranks,
@@ -260,7 +281,9 @@ def named_options(request: Request, shape: Shape | None = None) -> collectives.O
     }
 
 
-def named_schedule(request: Request, machine: Fabric, shape: Shape | None = None) -> Schedule:
+def named_schedule(
+    request: Request, machine: Fabric, shape: Shape | None = None
+) -> Schedule:
     """Return the schedule of a named algorithm, with its shape for the size if none is given."""
     return collectives.build(
         *(machine, request.operation, request.algorithm or None, request.size_bytes),
@@ -285,7 +308,9 @@ def _check_ranks(setup: Setup) -> None:
     machine, ranks = setup.known, setup.ranks
     for rank in ranks or ():
         if not 0 <= rank < machine.num_ranks:
-            raise InputError(f"rank {rank}: {machine.name} has ranks 0 to {machine.num_ranks - 1}")
+            raise InputError(
+                f"rank {rank}: {machine.name} has ranks 0 to {machine.num_ranks - 1}"
+            )
     if ranks is not None and len(set(ranks)) < len(ranks):
         raise InputError(f"ranks {', '.join(map(str, ranks))}: one of them twice")
 
@@ -312,15 +337,26 @@ def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
             f"{path}: is {read.operation}, not {request.operation}; leave out --collective"
         )
     plan_of_file = WantedPlan(
-        *(request.size_bytes, setup.ranks, request.dtype, request.redop, request.root),
+        *(
+            request.size_bytes,
+            setup.ranks,
+            request.dtype,
+            request.redop,
+            request.root,
+        ),
         protocol=request.protocol,
     )
     return PlannedProgram(reader.build(read, machine, plan_of_file))
 
 
-def lower_on(setup: Setup, schedule: Schedule, options: Request | ScheduleRequest) -> Lowered:
+def lower_on(
+    setup: Setup, schedule: Schedule, options: Request | ScheduleRequest
+) -> Lowered:
     """Return the image of a schedule on a system with its faults, at the granularity and seed of `options`."""
-    fabric, faults = redirect_peers(setup.fabric), on_redirected(setup.fabric, setup.broken.faults)
+    fabric, faults = (
+        redirect_peers(setup.fabric),
+        on_redirected(setup.fabric, setup.broken.faults),
+    )
     return lower(fabric, schedule, options.granularity, options.seed, faults=faults)
 
 
@@ -331,8 +367,14 @@ def _with_variables(request: Request) -> Request:
     for name, _ in added:
         if name in dict(setup.env):
             option = "protocol" if name == "NCCL_PROTO" else "channels"
-            raise InputError(f"--env {name} and --{option} are the same setting; use one")
-    return replace(request, setup=replace(setup, env=(*setup.env, *added))) if added else request
+            raise InputError(
+                f"--env {name} and --{option} are the same setting; use one"
+            )
+    return (
+        replace(request, setup=replace(setup, env=(*setup.env, *added)))
+        if added
+        else request
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +405,9 @@ class NcclChoice:
         if self.kernel is None:
             return way_of(self.comm, self.plan)
         protocol = "LL" if self.kernel.kernel.low_latency else "Simple"
-        return Way(self.kernel.kernel.algorithm, protocol, max(1, self.kernel.blocks))
+        return Way(
+            self.kernel.kernel.algorithm, protocol, max(1, self.kernel.blocks)
+        )
 
     @property
     def around(self) -> LaunchContext:
@@ -375,8 +419,13 @@ class NcclChoice:
             model_us = self.kernel.time_us
         if self.request.operation in OVERLAPPING:
             return LaunchContext(None, None, model_us)
-        times_ps = overhead_ps(host, launch), period_ps(host, self.request.operation, launch)
-        return LaunchContext(*times_ps, model_us, sum(start_and_end_ps(host)), DEFAULT_ITERATIONS)
+        times_ps = (
+            overhead_ps(host, launch),
+            period_ps(host, self.request.operation, launch),
+        )
+        return LaunchContext(
+            *times_ps, model_us, sum(start_and_end_ps(host)), DEFAULT_ITERATIONS
+        )
 
     def schedule(self) -> Schedule:
         """Return its schedule."""
@@ -384,7 +433,12 @@ class NcclChoice:
         if self.kernel is None:
             return nccl_program(request, self.comm, self.plan)
         schedule = collectives.build(
-            *(setup.known, request.operation, self.way.algorithm, request.size_bytes),
+            *(
+                setup.known,
+                request.operation,
+                self.way.algorithm,
+                request.size_bytes,
+            ),
             ranks=setup.comm.ranks,
             channels=self.way.channels,
             dtype=request.dtype,
@@ -394,7 +448,9 @@ class NcclChoice:
             return schedule
         launched_ps = overhead_ps(host_of(self.comm), Launch())
         start_ps = max(0, round(copy_floor_us(self.comm) * 1e6) - launched_ps)
-        instances = tuple(replace(item, start_ps=start_ps) for item in schedule.instances)
+        instances = tuple(
+            replace(item, start_ps=start_ps) for item in schedule.instances
+        )
         return replace(schedule, instances=instances)
 
 
@@ -403,7 +459,9 @@ def nccl_choice(request: Request, *, healthy: bool = False) -> NcclChoice:
     operation, setup = request.operation, request.setup
     comm = setup.healthy if healthy else setup.comm
     if request.root is not None and operation not in ROOTED:
-        raise InputError(f"{operation}: takes no root; leave out root {request.root}")
+        raise InputError(
+            f"{operation}: takes no root; leave out root {request.root}"
+        )
     if request.root is not None and request.root not in comm.ranks:
         raise InputError(f"--root {request.root}: is not a participating rank")
     kernel, reason = _symmetric(request, comm)
@@ -434,7 +492,9 @@ def _symmetric(request: Request, comm: Communicator) -> tuple[Picked | None, str
             )
         return None, f"{request.operation} lacks a kernel for symmetric memory"
     collective = COLLECTIVE_OF[request.operation]
-    call = SymmetricCall(collective, request.size_bytes, request.dtype, request.redop)
+    call = SymmetricCall(
+        collective, request.size_bytes, request.dtype, request.redop
+    )
     if reason := why_not(comm, call):
         return None, reason
     config = request.wanted
@@ -444,10 +504,15 @@ def _symmetric(request: Request, comm: Communicator) -> tuple[Picked | None, str
     selected, limited = config.kernels(comm.settings), config.on(comm)
     if selected is None or possible(limited, call, selected):
         return pick(limited, call, selected), ""
-    return None, f"no kernel for symmetric memory in {config.select!r} can do the call"
+    return (
+        None,
+        f"no kernel for symmetric memory in {config.select!r} can do the call",
+    )
 
 
-def nccl_program(request: Request, comm: Communicator, chosen: NcclPlan | None) -> Schedule:
+def nccl_program(
+    request: Request, comm: Communicator, chosen: NcclPlan | None
+) -> Schedule:
     """Return the schedule of a NCCL plan for a collective."""
     if request.operation == "hypercube":
         return _hypercube(request, comm)
@@ -458,9 +523,15 @@ def nccl_program(request: Request, comm: Communicator, chosen: NcclPlan | None) 
 
 def moved_of(request: Request) -> CollectivePayload:
     """Return the payload of a NCCL collective: types and root of the request."""
-    root = ABSENT if request.root is None else request.setup.comm.ranks.index(request.root)
+    root = (
+        ABSENT
+        if request.root is None
+        else request.setup.comm.ranks.index(request.root)
+    )
     size_bytes = request.size_bytes
-    return CollectivePayload(request.operation, size_bytes, request.dtype, request.redop, root)
+    return CollectivePayload(
+        request.operation, size_bytes, request.dtype, request.redop, root
+    )
 
 
 def _uneven_messages(request: Request, comm: Communicator) -> Schedule:
@@ -483,16 +554,26 @@ def _hypercube(request: Request, comm: Communicator) -> Schedule:
 
     In each exchange, a rank swaps all its data with a rank at twice the previous distance.
     """
-    setup, size_bytes, count = request.setup, request.size_bytes, comm.group.num_ranks
+    setup, size_bytes, count = (
+        request.setup,
+        request.size_bytes,
+        comm.group.num_ranks,
+    )
     if count & (count - 1):
-        raise InputError(f"hypercube: {count} ranks; their number must be a power of two")
-    builder = ProgramBuilder(setup.fabric.num_ranks, f"hypercube {size_bytes} B on {count} ranks")
+        raise InputError(
+            f"hypercube: {count} ranks; their number must be a power of two"
+        )
+    builder = ProgramBuilder(
+        setup.fabric.num_ranks, f"hypercube {size_bytes} B on {count} ranks"
+    )
     block = max(1, size_bytes // count)
     after: list[tuple[int, ...]] | None = None
     mask = 1
     while mask < count:
         swaps = [(rank, rank ^ mask, block * mask) for rank in range(count)]
-        tasks = programs.emit_messages(Site(builder, after=after), setup.known, comm, swaps)
+        tasks = programs.emit_messages(
+            Site(builder, after=after), setup.known, comm, swaps
+        )
         after = [(task,) for task in tasks]
         mask *= 2
     return builder.build()

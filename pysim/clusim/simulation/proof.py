@@ -96,9 +96,13 @@ def proven(
     impossible, unfinished = 0, ""
     for remedy in remedies:
         best_ps = max((one.saving_ps for one in trials.values()), default=0)
-        if unfinished or (rule.most is not None and len(trials) + impossible >= rule.most):
+        if unfinished or (
+            rule.most is not None and len(trials) + impossible >= rule.most
+        ):
             unproven.append(remedy.words)
-        elif not rule.every and trials and _is_small(remedy, verdict.time_ps, best_ps):
+        elif (
+            not rule.every and trials and _is_small(remedy, verdict.time_ps, best_ps)
+        ):
             continue
         else:
             try:
@@ -106,7 +110,9 @@ def proven(
             except (DeadlockError, InputError, RangeExceeded, ScheduleError):
                 impossible += 1
             except TimeLimitReached as error:
-                unfinished = f"other changes; {error}" if trials else f"changes; {error}"
+                unfinished = (
+                    f"other changes; {error}" if trials else f"changes; {error}"
+                )
                 unproven.append(remedy.words)
     savings = {words: one.saving_ps for words, one in trials.items()}
     causes = _order_causes(verdict, remedies, savings, rule.repair_part)
@@ -119,8 +125,14 @@ def proven(
     if causes and causes[0].remedy in savings:
         told_ps = savings[causes[0].remedy]
         more = [words for words, saving_ps in savings.items() if saving_ps > told_ps]
-        sentence = f"only {', '.join(more)} {'saves' if len(more) == 1 else 'save'} more"
-        proof = proof.replace("no other single change saves more", sentence) if more else proof
+        sentence = (
+            f"only {', '.join(more)} {'saves' if len(more) == 1 else 'save'} more"
+        )
+        proof = (
+            proof.replace("no other single change saves more", sentence)
+            if more
+            else proof
+        )
     return replace(verdict, causes=tuple(causes), proof=proof, unfinished=unfinished)
 
 
@@ -140,11 +152,19 @@ def _order_causes(
     cause_of = {cause.key: cause for cause in verdict.causes}
     for remedy in remedies:
         kind, what = remedy.keys[0]
-        settings = SETTINGS.get(kind, "") if verdict.causes and verdict.causes[0].settings else ""
-        cause_of.setdefault((kind, what), VerdictCause(kind, what, 0, settings=settings))
+        settings = (
+            SETTINGS.get(kind, "")
+            if verdict.causes and verdict.causes[0].settings
+            else ""
+        )
+        cause_of.setdefault(
+            (kind, what), VerdictCause(kind, what, 0, settings=settings)
+        )
         for key in remedy.keys:
             of_key[key].append(remedy)
-    causes = [_with_saving(cause, of_key[key], savings) for key, cause in cause_of.items()]
+    causes = [
+        _with_saving(cause, of_key[key], savings) for key, cause in cause_of.items()
+    ]
     causes = [cause for cause in causes if cause.time_ps or cause.saving_ps]
     if best_ps < LEAST_SHARE * verdict.time_ps:
         # No change matters: the longest cause is named.
@@ -153,10 +173,16 @@ def _order_causes(
     def value(cause: VerdictCause) -> tuple[int, int, int]:
         if cause.saving_ps is not None:
             repair = cause.kind in (CauseKind.FAULT, CauseKind.STRAGGLER)
-            weighed_ps = int(cause.saving_ps / repair_part) if repair else cause.saving_ps
+            weighed_ps = (
+                int(cause.saving_ps / repair_part) if repair else cause.saving_ps
+            )
             return -weighed_ps, 0, -cause.time_ps
         estimate_ps = max((one.estimate_ps for one in of_key[cause.key]), default=0)
-        return -min(best_ps, estimate_ps) if savings else -estimate_ps, 1, -cause.time_ps
+        return (
+            -min(best_ps, estimate_ps) if savings else -estimate_ps,
+            1,
+            -cause.time_ps,
+        )
 
     return sorted(causes, key=value)
 
@@ -183,9 +209,15 @@ def _proof(
         return ""
     best_ps = max(savings.values(), default=0)
     least_ps = max(best_ps, int(LEAST_SHARE * verdict.time_ps))
-    open_ = [one.words for one in remedies if one.words in left and one.most_ps > least_ps]
+    open_ = [
+        one.words for one in remedies if one.words in left and one.most_ps > least_ps
+    ]
     named = ", ".join(words or "without rivals" for words in open_[:NAMED_CHANGES])
-    more = f" and {len(open_) - NAMED_CHANGES} more" if len(open_) > NAMED_CHANGES else ""
+    more = (
+        f" and {len(open_) - NAMED_CHANGES} more"
+        if len(open_) > NAMED_CHANGES
+        else ""
+    )
     if open_:
         return f"not certain: not simulated: {named}{more} (--confirm)"
     count = f"{len(savings)} of {len(remedies)} changes simulated"

@@ -25,7 +25,9 @@ def _lower(word: str) -> str:
     return word.strip().lower()
 
 
-_READERS = WORDS | dict.fromkeys(("granularity", "engine", "fold", "gap", "kind"), _lower)
+_READERS = WORDS | dict.fromkeys(
+    ("granularity", "engine", "fold", "gap", "kind"), _lower
+)
 
 
 def own_words(request: Any) -> None:
@@ -156,10 +158,14 @@ def taken(
 ) -> dict[str, Any]:
     """Remove the options that are fields of some dataclasses, and return them; others than `known` stay."""
     names = {field.name for kind in kinds for field in fields(kind)} & options.keys()
-    return {name: options.pop(name) for name in names if known is None or name in known}
+    return {
+        name: options.pop(name) for name in names if known is None or name in known
+    }
 
 
-def requested(topology: str | Path | Fabric, *, symmetric: bool = False, **options: Any) -> Request:
+def requested(
+    topology: str | Path | Fabric, *, symmetric: bool = False, **options: Any
+) -> Request:
     """Return the request of options, the fields of `Setup` and `Request`.
 
     Parameters

@@ -126,7 +126,9 @@ def _links(fabric: Fabric) -> str:
     """Return the fastest kind of connection between GPUs of a node."""
     kinds = {node.name: kind_of(node) for node in fabric.nodes}
     links = {
-        link.cls for link in fabric.links if {kinds[link.a], kinds[link.b]} <= {"gpu", "nvswitch"}
+        link.cls
+        for link in fabric.links
+        if {kinds[link.a], kinds[link.b]} <= {"gpu", "nvswitch"}
     }
     if "nvswitch" in kinds.values():
         return "NVSwitch"
@@ -136,7 +138,9 @@ def _links(fabric: Fabric) -> str:
 
 def _network(fabric: Fabric) -> str:
     """Return NCCL's transports to other nodes: ``verbs``, ``efa``, ...; empty without NICs."""
-    return " ".join(sorted({node.nic.plugin for node in fabric.nodes if node.nic is not None}))
+    return " ".join(
+        sorted({node.nic.plugin for node in fabric.nodes if node.nic is not None})
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,11 @@ class Campaign:
 
     def residuals(self, regime: str) -> list[float]:
         """Return the logarithms of measured by predicted times in a regime of sizes."""
-        return [-log(1 + pct / 100) for size, pct in self.rows if regime_of(int(size)) == regime]
+        return [
+            -log(1 + pct / 100)
+            for size, pct in self.rows
+            if regime_of(int(size)) == regime
+        ]
 
     def contains(self, size_bytes: int) -> bool:
         """Return True if the campaign shows the error of a size."""
@@ -205,14 +213,22 @@ class Asked:
         """Return the weight of a campaign for this run; 0 if it is not comparable."""
         about = self.about
         same = (about.library, about.family, about.links, self.place, self.kind)
-        if same != (other.library, other.family, other.links, other.place, other.kind):
+        if same != (
+            other.library,
+            other.family,
+            other.links,
+            other.place,
+            other.kind,
+        ):
             return 0.0
         if not other.contains(self.size_bytes):
             return 0.0
         weight = VERY_SYSTEM if other.system == self.system else 1.0
         weight *= 1.0 if other.standing == INDEPENDENT else DEPENDENT
         return weight * (
-            1.0 if self.place == ONE or other.network == about.network else OTHER_NETWORK
+            1.0
+            if self.place == ONE or other.network == about.network
+            else OTHER_NETWORK
         )
 
 
@@ -226,12 +242,18 @@ class Scale:
     @classmethod
     def of(cls, campaigns: Sequence[Campaign], place: str) -> Scale:
         """Return the least factors with which expected errors and limits hold for sources that are omitted in turn."""
-        predictions = [one for one in left_out(campaigns) if one.campaign.place == place]
+        predictions = [
+            one for one in left_out(campaigns) if one.campaign.place == place
+        ]
         ratios = [
-            MOST_TOLD * one.found_pct / one.residuals.error_pct for one in predictions if one.enough
+            MOST_TOLD * one.found_pct / one.residuals.error_pct
+            for one in predictions
+            if one.enough
         ]
         limits = 1.0
-        while limits < MOST_WIDENING and inside_share(predictions, limits) < HIGH - LOW:
+        while (
+            limits < MOST_WIDENING and inside_share(predictions, limits) < HIGH - LOW
+        ):
             limits = round(limits + 0.05, 2)
         return cls(round(max([1.0, *ratios]) + 0.005, 2), limits)
 
@@ -271,13 +293,17 @@ class Residuals:
     def limits(self, widening: float) -> tuple[float, float]:
         """Return the ratios of measured to predicted time between which 90% of the rows lie."""
         middle = self.quantile(0.5)
-        low, high = (middle + widening * (self.quantile(q) - middle) for q in (LOW, HIGH))
+        low, high = (
+            middle + widening * (self.quantile(q) - middle) for q in (LOW, HIGH)
+        )
         return exp(low), exp(high)
 
 
 def _mean(weighted: Sequence[tuple[float, float]]) -> float:
     """Return the mean of pairs of value and weight."""
-    return sum(value * weight for value, weight in weighted) / sum(weight for _, weight in weighted)
+    return sum(value * weight for value, weight in weighted) / sum(
+        weight for _, weight in weighted
+    )
 
 
 def _without_plugin(source: str) -> str:
@@ -319,7 +345,9 @@ def residuals_of(
     if len(pairs) < FEWEST_ROWS:
         return None
     own_pct = _mean(medians)
-    with_others_pct = _mean([*medians, (fmean(other_errors), PRIOR)] if other_errors else medians)
+    with_others_pct = _mean(
+        [*medians, (fmean(other_errors), PRIOR)] if other_errors else medians
+    )
     values_, weights = zip(*sorted(pairs), strict=True)
     return Residuals(tuple(used), values_, weights, max(own_pct, with_others_pct))
 
@@ -355,7 +383,9 @@ def left_out(campaigns: Sequence[Campaign]) -> Iterator[LeftOut]:
         about = SystemClass(item.library, item.family, item.links, item.network)
         machines = 1 if item.place == ONE else 2
         for regime in dict.fromkeys(regime_of(int(size)) for size, _ in item.rows):
-            sizes = sorted(int(size) for size, _ in item.rows if regime_of(int(size)) == regime)
+            sizes = sorted(
+                int(size) for size, _ in item.rows if regime_of(int(size)) == regime
+            )
             middle = sizes[len(sizes) // 2]
             query = Asked(item.system, about, machines, item.kind, middle)
             residuals = residuals_of(query, campaigns, without=(item.source,))

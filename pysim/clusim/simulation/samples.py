@@ -28,7 +28,12 @@ from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.shapes import Shape
 from clusim.simulation.job import Job, RunOptions, job_of, run_job
-from clusim.simulation.plan import OVERLAPPING, moved_of, named_schedule, nccl_program
+from clusim.simulation.plan import (
+    OVERLAPPING,
+    moved_of,
+    named_schedule,
+    nccl_program,
+)
 from clusim.simulation.request import Request
 
 TIMES = SampleCache(None)
@@ -104,7 +109,9 @@ def ends_of(job: Job, options: RunOptions = BRIEF) -> list[int]:
     return ends_ps
 
 
-def loop_of(job: Job, share: float, options: RunOptions = BRIEF) -> tuple[int, float]:
+def loop_of(
+    job: Job, share: float, options: RunOptions = BRIEF
+) -> tuple[int, float]:
     """Return the end time of a long stream, and the time of one of its loops [ps].
 
     Complete loops are timed, from the middle of the bytes on wires on, before the first ranks end.
@@ -131,12 +138,17 @@ def _run_again(job: Job, options: RunOptions) -> Result:
     options.watch.begins(f"{job.provenance.fabric} is simulated for extrapolation")
     result = run_job(job, options)
     if result.unfinished is not None:
-        raise result.unfinished.limit_error(f"the run on {job.provenance.fabric} for extrapolation")
+        raise result.unfinished.limit_error(
+            f"the run on {job.provenance.fabric} for extrapolation"
+        )
     return result
 
 
 def sample(
-    request: Request, plan: NcclPlan | Shape | None, job: Job, options: RunOptions = BRIEF
+    request: Request,
+    plan: NcclPlan | Shape | None,
+    job: Job,
+    options: RunOptions = BRIEF,
 ) -> Sample:
     """Return the kernel time of a plan, run as `job`; if iterations of NCCL's overlap, their interval."""
     notes = grain_notes(job.grain.describe(), job.grain.error_bound)
@@ -160,14 +172,22 @@ def phase(request: Request, plan: NcclPlan | Shape | None, count: int = 1) -> Jo
     return job_of(request.of(stream(request, plan, count)), BRIEF)
 
 
-def stream(request: Request, plan: NcclPlan | Shape | None, count: int = 1) -> Schedule:
+def stream(
+    request: Request, plan: NcclPlan | Shape | None, count: int = 1
+) -> Schedule:
     """Return the schedule of `count` consecutive iterations of a collective, of a named algorithm one."""
     if isinstance(plan, Shape):
         return named_schedule(request, request.setup.known, plan)
-    setup, operation, size_bytes = request.setup, request.operation, request.size_bytes
+    setup, operation, size_bytes = (
+        request.setup,
+        request.operation,
+        request.size_bytes,
+    )
     if count == 1 and not setup.beside:
         return nccl_program(request, setup.comm, plan)
-    builder = ProgramBuilder(setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B")
+    builder = ProgramBuilder(
+        setup.fabric.num_ranks, f"{count} x {operation} {size_bytes} B"
+    )
     emit_together(builder, request, plan, count)
     return builder.build()
 
@@ -181,5 +201,7 @@ def emit_together(
         moved = moved_of(replace(request, setup=member))
         for _ in range(count):
             site = Site(builder, f"comm{number}")
-            tasks += programs.emit(site, request.setup.known, member.comm, moved, plan)
+            tasks += programs.emit(
+                site, request.setup.known, member.comm, moved, plan
+            )
     return tasks

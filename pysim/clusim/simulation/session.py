@@ -51,7 +51,9 @@ class Watch:
         self.limit_ps = limit_ps
         self.tell = tell
         self._preparing = "its input was read"
-        self._end_s = None if limit_ps is None else time.monotonic() + limit_ps / PS_PER_S
+        self._end_s = (
+            None if limit_ps is None else time.monotonic() + limit_ps / PS_PER_S
+        )
 
     @property
     def over(self) -> bool:
@@ -128,7 +130,9 @@ class Sink(Protocol):
 def running_tasks() -> int:
     """Return the number of tasks that the computer executes now or could, this one included; 1 if unknown."""
     try:
-        return int(Path("/proc/loadavg").read_text("ascii").split()[3].partition("/")[0])
+        return int(
+            Path("/proc/loadavg").read_text("ascii").split()[3].partition("/")[0]
+        )
     except (OSError, ValueError, IndexError):
         return 1
 
@@ -141,7 +145,9 @@ def idle_cores(cores: int, running: int) -> int:
     return max(1, min(cores, (os.cpu_count() or cores) - (running - 1)))
 
 
-def start_engine(image: Image, engine: str, records: bool, threads: int | None = 1) -> Engine:
+def start_engine(
+    image: Image, engine: str, records: bool, threads: int | None = 1
+) -> Engine:
     """Return the engine called `engine`, loaded with `image`.
 
     Parameters
@@ -162,7 +168,9 @@ def start_engine(image: Image, engine: str, records: bool, threads: int | None =
             f"C engine: not built ({error}); run `pip install .`, or use the reference engine"
         ) from None
     if threads is None:
-        threads = min(idle_cores(len(os.sched_getaffinity(0)), running_tasks()), MOST_THREADS)
+        threads = min(
+            idle_cores(len(os.sched_getaffinity(0)), running_tasks()), MOST_THREADS
+        )
     return compiled.Simulation(image, records=records, threads=threads)
 
 
@@ -223,7 +231,10 @@ class Session:
         self._packet_hops = packet_hops
 
     def run(
-        self, sinks: list[Sink], progress: Progress | None = None, watch: Watch | None = None
+        self,
+        sinks: list[Sink],
+        progress: Progress | None = None,
+        watch: Watch | None = None,
     ) -> Stop:
         """Run to the end; return `Stop.DONE` or `Stop.DEADLOCK`. Sinks receive all records.
 
@@ -255,7 +266,9 @@ class Session:
             stop = self._slice()
             records = self.engine.records() if sinks else None
             for sink in sinks:
-                mine = records if sink.takes_proxies else self._without_proxies(records)
+                mine = (
+                    records if sink.takes_proxies else self._without_proxies(records)
+                )
                 if mine is not None and len(mine):
                     sink.records(mine)
                 sink.tick(self.engine.now_ps, self.engine, self.recorder)
@@ -325,7 +338,9 @@ class Session:
         Without packet-hops, it is the fraction of completed programs.
         """
         if self._packet_hops:
-            return min(1.0, int(self.engine.wires()["packets"].sum()) / self._packet_hops)
+            return min(
+                1.0, int(self.engine.wires()["packets"].sum()) / self._packet_hops
+            )
         states = self.engine.instance_states()["state"]
         return float(np.mean(states == State.DONE)) if len(states) else 0.0
 
@@ -335,7 +350,9 @@ def loop_counts(image: Image) -> Array:
     rows = image.instances
     chunk = np.maximum(1, rows["chunk_bytes"].astype(np.float64))
     template = image.templates[rows["template"]] if len(rows) else image.templates
-    span = np.where(template["mode"] == Mode.INTERLEAVED, chunk * template["nchunks"], chunk)
+    span = np.where(
+        template["mode"] == Mode.INTERLEAVED, chunk * template["nchunks"], chunk
+    )
     return np.asarray(np.maximum(1.0, np.ceil(rows["length"] / span)))
 
 
@@ -349,7 +366,9 @@ BETWEEN_S = 0.2
 class _NotebookBar:
     """Progress bar below a notebook cell, removed at the end."""
 
-    def __init__(self, display: Callable[..., Any], html: Callable[[str], Any]) -> None:
+    def __init__(
+        self, display: Callable[..., Any], html: Callable[[str], Any]
+    ) -> None:
         self._display, self._html = display, html
         self._handle: Any = None
         self._next_s = time.monotonic() + QUIET_S
@@ -359,7 +378,9 @@ class _NotebookBar:
         if time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + BETWEEN_S
-        bar = self._html(f'<progress max="1" value="{part:.3f}"></progress> {part:.0%}, {said}')
+        bar = self._html(
+            f'<progress max="1" value="{part:.3f}"></progress> {part:.0%}, {said}'
+        )
         if self._handle is None:
             self._handle = self._display(bar, display_id=True)
         else:
@@ -399,7 +420,9 @@ def shown_in_notebook(progress: Progress | None) -> Iterator[Progress | None]:
         if bar is None:
             yield progress
         else:
-            yield lambda part, now_ps: bar.draw(part, f"{format_time(now_ps)} simulated")
+            yield lambda part, now_ps: bar.draw(
+                part, f"{format_time(now_ps)} simulated"
+            )
 
 
 @contextmanager
@@ -411,4 +434,6 @@ def counted_in_notebook(
         if bar is None:
             yield progress
         else:
-            yield lambda done, total: bar.draw(done / max(1, total), f"{done} of {total} calls")
+            yield lambda done, total: bar.draw(
+                done / max(1, total), f"{done} of {total} calls"
+            )

@@ -95,7 +95,11 @@ class Setup:
     @property
     def name(self) -> str:
         """Return the system's name."""
-        return self.topology.name if isinstance(self.topology, Fabric) else str(self.topology)
+        return (
+            self.topology.name
+            if isinstance(self.topology, Fabric)
+            else str(self.topology)
+        )
 
     @property
     def identity(self) -> tuple[Any, ...]:
@@ -132,13 +136,17 @@ class Setup:
         machine = with_policy(machine, self.policy)
         if self.zones is not None:
             machine = on_nodes(machine, self.zones)
-        return restrict_transports(machine, parse_env(dict(self.env)).of_release(self.release))
+        return restrict_transports(
+            machine, parse_env(dict(self.env)).of_release(self.release)
+        )
 
     @cached_property
     def broken(self) -> Broken:
         """Return the faults of the topology's file and the given faults; setups share them."""
         arrays = arrays_of(self.fabric)
-        broken_of: dict[tuple[Any, ...], Broken] = self.fabric.cache.setdefault("faults", {})
+        broken_of: dict[tuple[Any, ...], Broken] = self.fabric.cache.setdefault(
+            "faults", {}
+        )
         if len(broken_of) >= KEPT:
             broken_of.clear()
         return broken_of.setdefault(self.faults, Broken(arrays, self.faults))
@@ -146,10 +154,14 @@ class Setup:
     def _fault_names(self, fault: Any) -> list[str]:
         """Return the links and ranks of a fault, given as text or `Fault`."""
         arrays, names = arrays_of(self.fabric), []
-        for item in parse_faults(self.fabric, [fault]) if isinstance(fault, str) else [fault]:
+        for item in (
+            parse_faults(self.fabric, [fault]) if isinstance(fault, str) else [fault]
+        ):
             wire, name = item.wire, f"rank {item.rank}"
             if wire is not None:
-                number = wire if isinstance(wire, int) else arrays.wire_names.index(wire)
+                number = (
+                    wire if isinstance(wire, int) else arrays.wire_names.index(wire)
+                )
                 back = int(arrays.wires["reverse"][number])
                 name = arrays.wire_names[min(number, back)].replace("->", "<->")
             names.append(name)
@@ -158,7 +170,10 @@ class Setup:
     @property
     def repairable(self) -> list[str]:
         """Return a name of every fault, as `repaired` takes it; slow ranks have one name together."""
-        names = [self._fault_names(fault)[0] for fault in (*self.fabric.faults, *self.faults)]
+        names = [
+            self._fault_names(fault)[0]
+            for fault in (*self.fabric.faults, *self.faults)
+        ]
         ranks = dict.fromkeys(name for name in names if name.startswith("rank "))
         links = list(dict.fromkeys(name for name in names if name not in ranks))
         return links + ([several(ranks)] if ranks else [])
@@ -178,18 +193,22 @@ class Setup:
 
         def is_kept(fault: Any) -> bool:
             names = set(self._fault_names(fault))
-            matches = (names | {name.replace("<->", "-") for name in names}).intersection(
-                names_left
-            )
+            matches = (
+                names | {name.replace("<->", "-") for name in names}
+            ).intersection(names_left)
             missing.difference_update(matches)
             return not matches
 
         of_file = tuple(filter(is_kept, self.fabric.faults))
         faults = tuple(filter(is_kept, self.faults))
         if missing:
-            listing = ", ".join(repr(str(fault)) for fault in (*self.fabric.faults, *self.faults))
+            listing = ", ".join(
+                repr(str(fault)) for fault in (*self.fabric.faults, *self.faults)
+            )
             words = ", ".join(name for name in names_left if name in missing)
-            raise InputError(f"{words}: without fault in the baseline; faults: {listing or 'none'}")
+            raise InputError(
+                f"{words}: without fault in the baseline; faults: {listing or 'none'}"
+            )
         setup = replace(self, faults=faults)
         if of_file == self.fabric.faults:
             return setup
@@ -205,7 +224,9 @@ class Setup:
         """Return the topology known to NCCL's plans: without parts that are down at time 0."""
         return self.broken.planning_fabric
 
-    def said(self, collective: Collective | None, sizes: Sequence[int]) -> tuple[str, ...]:
+    def said(
+        self, collective: Collective | None, sizes: Sequence[int]
+    ) -> tuple[str, ...]:
         """Return the notes on plans: substitutes, variables without effect, changes by faults.
 
         Parameters
@@ -217,7 +238,10 @@ class Setup:
         if self.known is self.fabric:
             return notes
         healthy = plan_ways(self.healthy, collective, sizes)
-        return (*notes, plan_change(healthy, plan_ways(self.comm, collective, sizes)))
+        return (
+            *notes,
+            plan_change(healthy, plan_ways(self.comm, collective, sizes)),
+        )
 
     @cached_property
     def comm(self) -> Communicator:
@@ -239,12 +263,17 @@ class Setup:
         common = shared_communicators(machine, self.release, searched)
         settings = with_plugins(self.fabric, parse_env(dict(self.env)), self.release)
         comm = common.of(self._chosen).comm
-        comm = replace(comm, settings=replace(settings, library=comm.settings.library))
+        comm = replace(
+            comm, settings=replace(settings, library=comm.settings.library)
+        )
         if self.messages is None:
             return comm
         channels, per_peer, least_bytes = self.messages
         return replace(
-            comm, p2p_channels=channels, p2p_per_peer=per_peer, p2p_least_bytes=least_bytes
+            comm,
+            p2p_channels=channels,
+            p2p_per_peer=per_peer,
+            p2p_least_bytes=least_bytes,
         )
 
     @property
@@ -271,19 +300,29 @@ class Setup:
         """Return the same setup on another, loaded fabric."""
         if machine is self.fabric:
             return self
-        paths: dict[str, Any] = {"routing": "auto", "gap_ps": None, "reorder": None, "policy": ""}
+        paths: dict[str, Any] = {
+            "routing": "auto",
+            "gap_ps": None,
+            "reorder": None,
+            "policy": "",
+        }
         return replace(self, topology=machine, nodes=None, zones=None, **paths)
 
     @property
     def together(self) -> tuple[Setup, ...]:
         """Return this setup and its concurrent setups, one communicator each."""
-        beside_setups = (replace(self, per_node=None, gpus=gpus, beside=()) for gpus in self.beside)
+        beside_setups = (
+            replace(self, per_node=None, gpus=gpus, beside=())
+            for gpus in self.beside
+        )
         return (self, *beside_setups)
 
     def fewer(self, nodes: int) -> Setup:
         """Return the setup with `nodes` nodes: of given ones some at the same switches, if possible."""
         if self.zones is not None:
-            nearest = near_nodes(loaded(self.topology, self.nodes), self.zones, nodes)
+            nearest = near_nodes(
+                loaded(self.topology, self.nodes), self.zones, nodes
+            )
             return replace(self, zones=nearest)
         return replace(self, nodes=nodes)
 
@@ -295,7 +334,10 @@ class Setup:
 
     def cut_for(self, num_bytes: int) -> Setup:
         """Return the setup with messages split from a size of `num_bytes`."""
-        return replace(self, messages=(self.comm.p2p_channels, self.comm.p2p_per_peer, num_bytes))
+        return replace(
+            self,
+            messages=(self.comm.p2p_channels, self.comm.p2p_per_peer, num_bytes),
+        )
 
 
 Stamps = tuple[tuple[str, int, int], ...]
@@ -350,5 +392,7 @@ def _of_each(machine: Fabric, gpus: Sequence[int]) -> tuple[int, ...]:
     fewest = min(counts.values(), default=0)
     count = max(gpus) + 1
     if fewest < count:
-        raise InputError(f"{count} GPUs per node: a node of {machine.name} has {fewest}")
+        raise InputError(
+            f"{count} GPUs per node: a node of {machine.name} has {fewest}"
+        )
     return tuple(ranks)

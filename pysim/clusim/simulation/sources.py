@@ -64,7 +64,9 @@ def nics_crossed(arrays: FabricArrays, messages: Messages) -> Array:
     return result
 
 
-def routing_between(arrays: FabricArrays, source: int, destination: int, nic: int) -> str:
+def routing_between(
+    arrays: FabricArrays, source: int, destination: int, nic: int
+) -> str:
     """Return the routing of messages from one rank to another over a NIC (target, or NONE), as of collectives."""
     traits = _nic_at(arrays, nic)
     if traits is not None:
@@ -106,14 +108,24 @@ class Sources(NamedTuple):
         words = [spreading.routing] * len(self.source)
         if spreading.routing == "auto":
             places = zip(
-                *(column.tolist() for column in self[:2]), self.vias[:, 0].tolist(), strict=True
+                *(column.tolist() for column in self[:2]),
+                self.vias[:, 0].tolist(),
+                strict=True,
             )
             words = [routing_between(arrays, *place) for place in places]
-            spreading = Spreading(_main_routing(words), arrays.fabric.forwarding.gap_ps)
+            spreading = Spreading(
+                _main_routing(words), arrays.fabric.forwarding.gap_ps
+            )
         spread = np.full(len(words), NONE, np.uint32)
-        chosen = [number for number, word in enumerate(words) if word == spreading.routing]
+        chosen = [
+            number for number, word in enumerate(words) if word == spreading.routing
+        ]
         ends = [self._receiver(arrays, number, order) for number in chosen]
-        if spreading.routing == "ecmp" and order is None and not arrays.fabric.dropping:
+        if (
+            spreading.routing == "ecmp"
+            and order is None
+            and not arrays.fabric.dropping
+        ):
             ends = [Receiver(1, None)] * len(ends)  # one path keeps the order
         crossed = bool((self.vias != NONE).any())
         spreads, spread[chosen] = spreading.rows(arrays, ends, crossed)
@@ -125,7 +137,9 @@ class Sources(NamedTuple):
         vc = class_vcs(arrays.fabric, np.array(classes, np.int64))
         return PathChoices(policy, spreads, spread, controls, control, vc, vcs)
 
-    def _receiver(self, arrays: FabricArrays, number: int, order: int | str | None) -> Receiver:
+    def _receiver(
+        self, arrays: FabricArrays, number: int, order: int | str | None
+    ) -> Receiver:
         sending, receiving = (_nic_at(arrays, int(via)) for via in self.vias[number])
         if order is None:
             order = None if receiving is None else receiving.reorder_bytes
@@ -143,7 +157,11 @@ def _main_routing(words: list[str]) -> str:
 
 def _nic_at(arrays: FabricArrays, target: int) -> NicTraits | None:
     """Return the traits of the NIC at a target; None without one."""
-    return None if target == NONE else arrays.fabric.nodes[int(arrays.targets["node"][target])].nic
+    return (
+        None
+        if target == NONE
+        else arrays.fabric.nodes[int(arrays.targets["node"][target])].nic
+    )
 
 
 def rate_controls(arrays: FabricArrays, nics: Array) -> tuple[dict[str, Any], Array]:

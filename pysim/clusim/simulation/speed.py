@@ -72,7 +72,10 @@ def changed_job(job: Job, change: Change) -> Job:
 
 
 def job_with(
-    asked: ScheduleRequest, options: RunOptions, words: str, change: Change | None = None
+    asked: ScheduleRequest,
+    options: RunOptions,
+    words: str,
+    change: Change | None = None,
 ) -> Job:
     """Return the run of a schedule with a faster component, or with another `change` of its image.
 

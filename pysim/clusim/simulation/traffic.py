@@ -135,13 +135,15 @@ class Traffic:
     reorder: int | Literal["any"] | None = None
 
     @classmethod
-    def of_flows(cls, flows: Iterable[Flow], packet_bytes: int, **options: Any) -> Self:
+    def of_flows(
+        cls, flows: Iterable[Flow], packet_bytes: int, **options: Any
+    ) -> Self:
         """Return the traffic of given flows; options are further attributes."""
         listed = tuple(flows)
         max_bytes = max((flow.size_bytes for flow in listed), default=0)
-        largest = flow_messages([Flow(0, 1, max_bytes)], max(1, packet_bytes)).size_bytes.max(
-            initial=1
-        )
+        largest = flow_messages(
+            [Flow(0, 1, max_bytes)], max(1, packet_bytes)
+        ).size_bytes.max(initial=1)
         return cls("flows", int(largest), packet_bytes, flows=listed, **options)
 
     def __post_init__(self) -> None:
@@ -150,18 +152,31 @@ class Traffic:
             object.__setattr__(self, name, getattr(self, name).strip().lower())
         for name in ("message_bytes", "packet_bytes", "duration_ps"):
             if getattr(self, name) <= 0:
-                raise InputError(f"{name.split('_')[0]} {getattr(self, name)}: must be at least 1")
+                raise InputError(
+                    f"{name.split('_')[0]} {getattr(self, name)}: must be at least 1"
+                )
         if self.message_bytes > MAX_MESSAGE_BYTES:
-            raise InputError(f"message {self.message_bytes}: too large; at most 1 TiB")
+            raise InputError(
+                f"message {self.message_bytes}: too large; at most 1 TiB"
+            )
         if self.packet_bytes > 1 << 24:
-            raise InputError(f"packet {self.packet_bytes}: too large; at most 16 MiB")
+            raise InputError(
+                f"packet {self.packet_bytes}: too large; at most 16 MiB"
+            )
         if self.pattern not in PATTERNS:
-            raise InputError(f"pattern {self.pattern!r}: unknown; one of {', '.join(PATTERNS)}")
+            raise InputError(
+                f"pattern {self.pattern!r}: unknown; one of {', '.join(PATTERNS)}"
+            )
         check_routing(self.routing, self.gap_ps)
-        if isinstance(self.reorder, int) and not 0 <= self.reorder <= MAX_MESSAGE_BYTES:
+        if (
+            isinstance(self.reorder, int)
+            and not 0 <= self.reorder <= MAX_MESSAGE_BYTES
+        ):
             raise InputError(f"reorder buffer {self.reorder}: must be 0 to 1 TiB")
         if bool(self.flows) != (self.pattern == "flows"):
-            raise InputError(f"pattern {self.pattern}: flows are given by a table (--flows)")
+            raise InputError(
+                f"pattern {self.pattern}: flows are given by a table (--flows)"
+            )
         if (self.span is not None) != (self.pattern in SPANNED):
             word = "needs" if self.span is None else "is without"
             raise InputError(f"pattern {self.pattern}: {word} a span (--span)")
@@ -172,7 +187,9 @@ class Traffic:
                 f"load {self.load}: {self.pattern} sends all at once; use uniform or hotspot"
             )
         if self.load is None and self.pattern in TIMED_PATTERNS:
-            raise InputError(f"pattern {self.pattern}: needs a load, e.g. --load 0.6")
+            raise InputError(
+                f"pattern {self.pattern}: needs a load, e.g. --load 0.6"
+            )
         if self.load is not None and not 0 < self.load <= 10:
             raise InputError(
                 f"load {self.load}: must be above 0 and at most 10 (1 saturates the fabric)"
@@ -182,7 +199,9 @@ class Traffic:
         """Draw the messages and assign them to traffic sources."""
         num = arrays.num_ranks
         if num < 2:
-            raise InputError(f"{arrays.fabric.name}: has {num} endpoint; traffic needs at least 2")
+            raise InputError(
+                f"{arrays.fabric.name}: has {num} endpoint; traffic needs at least 2"
+            )
         if self.flows:
             check_slots(arrays, self.flows)
             messages = flow_messages(self.flows, self.packet_bytes)
@@ -194,7 +213,9 @@ class Traffic:
         else:
             source, destination = _all_at_once(self, num, rng)
             if not len(source):
-                raise InputError(f"pattern {self.pattern}: none of {num} endpoints would send")
+                raise InputError(
+                    f"pattern {self.pattern}: none of {num} endpoints would send"
+                )
             start_ps = np.zeros(len(source), np.int64)
         turned = self.pattern not in TIMED_PATTERNS
         lane, turn = _lanes(arrays, source, destination, turned=turned)
@@ -207,7 +228,9 @@ class Traffic:
             np.full(len(source), -1, np.int64),
             np.arange(len(source)),
         )
-        _, first, counts = np.unique(lane[order], return_index=True, return_counts=True)
+        _, first, counts = np.unique(
+            lane[order], return_index=True, return_counts=True
+        )
         return TrafficPlan(messages, first, first + counts)
 
     def describe(self, arrays: FabricArrays) -> str:
@@ -217,7 +240,9 @@ class Traffic:
             text = f"{len(self.flows)} flows of {format_size(total)} in all"
         else:
             span = "" if self.span is None else f" by {self.span}"
-            text = f"{self.pattern}{span}, {format_size(self.message_bytes)} messages"
+            text = (
+                f"{self.pattern}{span}, {format_size(self.message_bytes)} messages"
+            )
         if self.load is not None:
             text += f" at load {self.load:g} for {format_time(self.duration_ps)}"
         words = f"{self.routing} routing"
@@ -238,7 +263,9 @@ class Traffic:
         """Draw Poisson arrivals for each source: source, destination and start of every message."""
         num = arrays.num_ranks
         demand = _demand(self.pattern, num)
-        rate_Bps = (self.load or 0.0) * capacity_Bps(arrays, demand, self.packet_bytes)
+        rate_Bps = (self.load or 0.0) * capacity_Bps(
+            arrays, demand, self.packet_bytes
+        )
         gap_ps = self.message_bytes * PS_PER_S / rate_Bps
         mean = self.duration_ps / gap_ps
         if mean * num > MAX_MESSAGES:
@@ -254,7 +281,9 @@ class Traffic:
         destination = np.empty(len(source), np.uint32)
         for rank in range(num):
             mine = source == rank
-            destination[mine] = np.searchsorted(cumulative[rank], draw[mine], side="right")
+            destination[mine] = np.searchsorted(
+                cumulative[rank], draw[mine], side="right"
+            )
         return source, destination, start[order]
 
 
@@ -271,7 +300,9 @@ def _lanes(
     not all send to the same destination.
     """
     end = arrays.endpoints["node"][arrays.rank_endpoint[source]]
-    group = route_groups(arrays, end, arrays.rank_endpoint[destination]).astype(np.int64)
+    group = route_groups(arrays, end, arrays.rank_endpoint[destination]).astype(
+        np.int64
+    )
     if not turned:  # over NICs each pair is a queue pair, with a rate of its own
         group = np.where(group == NONE, NONE + destination.astype(np.int64), group)
     lane_ends, first, pair_of, counts = np.unique(
@@ -283,7 +314,9 @@ def _lanes(
     width = counts
     if not turned:
         pairs = np.stack((source, destination), axis=1)[first].tolist()
-        width = np.array([len(arrays.first_wires(*pair)) for pair in pairs], np.int64)
+        width = np.array(
+            [len(arrays.first_wires(*pair)) for pair in pairs], np.int64
+        )
     before = np.cumsum(width) - width
     begin = before - before[np.searchsorted(lane_ends >> 33, lane_ends >> 33)]
     turn = np.empty(len(pair_of), np.int64)
@@ -306,10 +339,14 @@ def _lanes(
 def _slots_taken(place: Array, inside: Array, slots: int) -> Array:
     """Return the slot of each place of an endpoint: past the last, NICs share the slots not used inside."""
     position = np.where(inside < slots, inside, 0)
-    return np.where(place < slots, place, position + (place - position) % (slots - position))
+    return np.where(
+        place < slots, place, position + (place - position) % (slots - position)
+    )
 
 
-def _all_at_once(traffic: Traffic, num: int, rng: np.random.Generator) -> tuple[Array, Array]:
+def _all_at_once(
+    traffic: Traffic, num: int, rng: np.random.Generator
+) -> tuple[Array, Array]:
     pattern, ranks = traffic.pattern, np.arange(num)
     if pattern == "permutation":
         # One random cycle through all endpoints: each receives once, from another endpoint.
@@ -361,7 +398,10 @@ def _demand(pattern: Pattern, num: int) -> Array:
 
 
 def grain_of(
-    arrays: FabricArrays, traffic: Traffic, messages: Messages, granularity: str | int
+    arrays: FabricArrays,
+    traffic: Traffic,
+    messages: Messages,
+    granularity: str | int,
 ) -> Grain:
     """Return the granularity of messages.
 
@@ -377,20 +417,25 @@ def grain_of(
         burst_limit = unblocked_burst(arrays, every, traffic.packet_bytes) or packets
         burst = automatic(
             [hops],
-            lambda factor: [min(burst_limit, power_below(packets * factor // MESSAGE_SHARE))],
+            lambda factor: [
+                min(burst_limit, power_below(packets * factor // MESSAGE_SHARE))
+            ],
             word,
         )[0]
     size = min(burst * traffic.packet_bytes, traffic.message_bytes)
     grown = growth(_wires(arrays, traffic, burst), _wires(arrays, traffic, 1))
     return Grain(
-        *(str(granularity), burst, (size, size), hops, -(-hops // burst)), buffer_growth=grown
+        *(str(granularity), burst, (size, size), hops, -(-hops // burst)),
+        buffer_growth=grown,
     )
 
 
 def _wires(arrays: FabricArrays, traffic: Traffic, burst: int) -> Array:
     """Return the wires with buffers for bursts of `burst` packets."""
     every = frozenset(range(len(arrays.formats)))
-    return roomy_wires(arrays, arrays.wires.copy(), [Packets(traffic.packet_bytes, burst, every)])
+    return roomy_wires(
+        arrays, arrays.wires.copy(), [Packets(traffic.packet_bytes, burst, every)]
+    )
 
 
 def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
@@ -398,12 +443,18 @@ def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
     count = len(messages.source)
     if not count:
         return 0.0
-    sampled = np.unique(np.linspace(0, count - 1, min(count, PATHS)).round().astype(np.int64))
-    pairs = np.stack((messages.source[sampled], messages.destination[sampled]), axis=1)
+    sampled = np.unique(
+        np.linspace(0, count - 1, min(count, PATHS)).round().astype(np.int64)
+    )
+    pairs = np.stack(
+        (messages.source[sampled], messages.destination[sampled]), axis=1
+    )
     return float(np.mean([len(arrays.path(a, b)) for a, b in pairs.tolist()]))
 
 
-def _continue_keys(keys: Array, messages: Messages, burst_bytes: int, policy: Array) -> None:
+def _continue_keys(
+    keys: Array, messages: Messages, burst_bytes: int, policy: Array
+) -> None:
     """Continue, in each part of a flow with striped packets, the turn of the part before."""
     turns = (policy == Policy.STRIPE)[messages.flow]
     packets = -(-messages.size_bytes // burst_bytes)
@@ -412,7 +463,9 @@ def _continue_keys(keys: Array, messages: Messages, burst_bytes: int, policy: Ar
     keys[turns] += earlier.astype(np.uint32)[turns]
 
 
-def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1) -> Image:
+def to_image(
+    fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
+) -> Image:
     """Return the image of `plan` on `fabric`, in bursts of `burst` packets."""
     arrays, messages = arrays_of(fabric), plan.messages
     why = packets_refused(traffic.message_bytes, traffic.packet_bytes * burst)
@@ -427,10 +480,14 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     sources["burst"] = burst
     vias = nics_crossed(arrays, messages)
     spreading = Spreading(traffic.routing, traffic.gap_ps)
-    paths = Sources.of_first(messages, plan.first, vias).choices(arrays, spreading, traffic.reorder)
+    paths = Sources.of_first(messages, plan.first, vias).choices(
+        arrays, spreading, traffic.reorder
+    )
     for name in ("policy", "spread", "control", "vc"):
         sources[name] = getattr(paths, name)
-    for row, number in enumerate(messages.flow[plan.first].tolist()) if traffic.flows else ():
+    for row, number in (
+        enumerate(messages.flow[plan.first].tolist()) if traffic.flows else ()
+    ):
         chosen = traffic.flows[number].traffic_class
         if chosen is not None:
             sources["vc"][row] = class_vcs(fabric, np.array(chosen))
@@ -438,10 +495,14 @@ def to_image(fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
     table["start_ps"] = messages.start_ps
     table["bytes"] = messages.size_bytes
     table["dst"] = arrays.rank_endpoint[messages.destination]
-    table["key"] = flow_hash(messages.source, messages.destination, messages.flow, traffic.seed)
+    table["key"] = flow_hash(
+        messages.source, messages.destination, messages.flow, traffic.seed
+    )
     table["via_first"], table["via_last"] = vias[:, 0], vias[:, 1]
     if traffic.flows:
-        _continue_keys(table["key"], messages, traffic.packet_bytes * burst, paths.policy)
+        _continue_keys(
+            table["key"], messages, traffic.packet_bytes * burst, paths.policy
+        )
     return Image(
         nvc=paths.num_vcs,
         seed=traffic.seed,

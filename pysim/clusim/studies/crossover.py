@@ -68,7 +68,8 @@ class CrossoverRow(JsonObject):
     def nccl_best(self) -> str:
         """The fastest candidate of NCCL."""
         return min(
-            (name for name in self.times_us if name not in CUSTOM), key=self.times_us.__getitem__
+            (name for name in self.times_us if name not in CUSTOM),
+            key=self.times_us.__getitem__,
         )
 
 
@@ -87,7 +88,12 @@ class Crossover(JsonObject):
     """
 
     KEYS = (
-        *("topology=setup.comm.name", "collective", "num_ranks=setup.num_ranks", "nccl_version"),
+        *(
+            "topology=setup.comm.name",
+            "collective",
+            "num_ranks=setup.num_ranks",
+            "nccl_version",
+        ),
         *("includes", "left_out", "faults=setup.broken.lines", "notes", "sizes"),
     )
 
@@ -107,8 +113,13 @@ class Crossover(JsonObject):
     def notes(self) -> tuple[str, ...]:
         """Notes on NCCL's plans."""
         sizes = tuple(row.size_bytes for row in self.sizes)
-        requests = (Request(self.setup, self.collective, size_bytes) for size_bytes in sizes)
-        return (*self.setup.said(COLLECTIVE_OF[self.collective], sizes), *idle_notes(requests))
+        requests = (
+            Request(self.setup, self.collective, size_bytes) for size_bytes in sizes
+        )
+        return (
+            *self.setup.said(COLLECTIVE_OF[self.collective], sizes),
+            *idle_notes(requests),
+        )
 
 
 def crossover(
@@ -122,7 +133,9 @@ def crossover(
     """Simulate every candidate at every size."""
     if operation not in COLLECTIVE_OF:
         listing = ", ".join(COLLECTIVE_OF)
-        raise InputError(f"collective {operation!r}: no choice of algorithms; use one of {listing}")
+        raise InputError(
+            f"collective {operation!r}: no choice of algorithms; use one of {listing}"
+        )
     comm = setup.comm
     choices = {f"{a.value} {p.value}": (a, p) for a, p in runnable(comm, operation)}
     custom = CUSTOM if operation == "allreduce" and comm.group.num_nodes == 1 else ()
@@ -131,13 +144,17 @@ def crossover(
     cases = {}
     for size in sizes:
         for name, choice in choices.items():
-            cases[size, name] = Request(setup, operation, size, wanted=NcclOverrides(*choice))
+            cases[size, name] = Request(
+                setup, operation, size, wanted=NcclOverrides(*choice)
+            )
         for name in custom:
             if size <= ONESHOT_MOST or not name.startswith("oneshot"):
                 cases[size, name] = Request(plain, operation, size, name)
     result = kernels(cases.values(), jobs=jobs, progress=progress)
     host, harness = host_of(comm), Harness(iterations=DEFAULT_ITERATIONS)
-    rows = {size: CrossoverRow(size, _choice(setup, operation, size)) for size in sizes}
+    rows = {
+        size: CrossoverRow(size, _choice(setup, operation, size)) for size in sizes
+    }
     left_out: dict[str, str] = {}
     for (size, name), case in cases.items():
         kernel = result[case]
@@ -152,7 +169,9 @@ def crossover(
         reason = next(iter(left_out.values()))
         raise InputError(f"{operation}: no candidate could be simulated: {reason}")
     names = [
-        name for name in (*choices, *custom) if any(name in row.times_us for row in rows.values())
+        name
+        for name in (*choices, *custom)
+        if any(name in row.times_us for row in rows.values())
     ]
     return Crossover(setup, operation, tuple(names), list(rows.values()), left_out)
 
@@ -176,7 +195,9 @@ def table_lines(result: Crossover) -> list[str]:
     for row in result.sizes:
         times, best = row.times_us, row.best
         cells = [
-            f"{times[name]:,.1f}{'*' if name == best else ' '}" if name in times else "- "
+            f"{times[name]:,.1f}{'*' if name == best else ' '}"
+            if name in times
+            else "- "
             for name in result.names
         ]
         rows.append([format_size(row.size_bytes), *cells])
@@ -192,7 +213,8 @@ def table_lines(result: Crossover) -> list[str]:
     choices = spans((row.size_bytes, _verdict(row)) for row in result.sizes)
     lines += text_table("  {:<19}  {}", choices)
     lines += [
-        f"omitted: {name}: {why.removeprefix(f'{name}: ')}" for name, why in result.left_out.items()
+        f"omitted: {name}: {why.removeprefix(f'{name}: ')}"
+        for name, why in result.left_out.items()
     ]
     rough = sum(len(row.not_exact) for row in result.sizes)
     if rough:
@@ -217,19 +239,27 @@ def tuner_csv(result: Crossover) -> list[str]:
     Only NCCL's algorithms are included.
     """
     group = result.setup.comm.group
-    lines = [f"# {one_line(line)}" for line in note_lines(result.setup.broken.lines, result.notes)]
+    lines = [
+        f"# {one_line(line)}"
+        for line in note_lines(result.setup.broken.lines, result.notes)
+    ]
     lines += [
         "# colltype,minbytes,maxbytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
     ]
     names = {
-        f"{a.value} {p.value}": (a, p) for a, p in runnable(result.setup.comm, result.collective)
+        f"{a.value} {p.value}": (a, p)
+        for a, p in runnable(result.setup.comm, result.collective)
     }
     collective = result.collective.replace("_", "")
     first = 0
     for row, after in zip(result.sizes, [*result.sizes[1:], None], strict=True):
         if after is not None and after.nccl_best == row.nccl_best:
             continue
-        end = LAST_BYTE if after is None else _between(row.size_bytes, after.size_bytes)
+        end = (
+            LAST_BYTE
+            if after is None
+            else _between(row.size_bytes, after.size_bytes)
+        )
         algorithm, protocol = names[row.nccl_best]
         lines.append(
             f"{collective},{first},{end},{algorithm.plugin},{protocol.key},"

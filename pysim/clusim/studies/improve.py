@@ -95,7 +95,9 @@ class Improvement(JsonObject):
         """Return the answer as text."""
         head = f"improve by {self.target:.0%}"
         if self.chosen is None:
-            lines = [f"{head}: no one or two of {len(self.tried)} simulated changes reach it"]
+            lines = [
+                f"{head}: no one or two of {len(self.tried)} simulated changes reach it"
+            ]
         else:
             lines = [f"{head}: {self._words(self.chosen)}"]
             rows = (
@@ -106,7 +108,9 @@ class Improvement(JsonObject):
         rejected = [row for row in self.tried if row != self.chosen]
         label = "best" if self.chosen is None else "others"
         lines += [f"{label}: {self._words(row)}" for row in rejected[:SHOWN]]
-        return lines + ([f"not simulated: {self.unfinished}"] if self.unfinished else [])
+        return lines + (
+            [f"not simulated: {self.unfinished}"] if self.unfinished else []
+        )
 
     def _words(self, row: SimulatedChanges) -> str:
         words = " and ".join(row.changes)
@@ -189,7 +193,9 @@ class _Search:
         """Yield pairs of the best single changes after they are simulated."""
         good = sorted(self._good, key=lambda item: item[0])[:PAIRED]
         for pair in combinations([option for _, option in good], 2):
-            names = [option.words.partition("=")[0].rsplit(" ", 1)[0] for option in pair]
+            names = [
+                option.words.partition("=")[0].rsplit(" ", 1)[0] for option in pair
+            ]
             if names[0] != names[1] and self._simulate_changes(pair) is not None:
                 yield pair
 
@@ -240,10 +246,16 @@ class _Search:
 def _options(base: Request, result: Result) -> Iterator[_Option]:
     """Yield single changes: settings, then hardware that the verdict names, or that carries traffic."""
     yield from _settings(base, result)
-    remedies = [cause.remedy for cause in result.verdict.causes if cause.remedy.endswith(" x2")]
+    remedies = [
+        cause.remedy
+        for cause in result.verdict.causes
+        if cause.remedy.endswith(" x2")
+    ]
     links = (
         f"{name.partition(' ')[0]} x2"
-        for name, row in zip(result.wires.classes, result.wires.counters, strict=True)
+        for name, row in zip(
+            result.wires.classes, result.wires.counters, strict=True
+        )
         if row["packets"]
     )
     for words in dict.fromkeys((*remedies, *links)):
@@ -259,7 +271,8 @@ def _on_links(speed: Speed) -> Callable[[Request], Request]:
     def apply(request: Request) -> Request:
         setup = request.setup
         return replace(
-            request, setup=replace(setup, topology=speed.machine(setup.fabric), nodes=None)
+            request,
+            setup=replace(setup, topology=speed.machine(setup.fabric), nodes=None),
         )
 
     return apply
@@ -276,7 +289,11 @@ def _settings(base: Request, result: Result) -> Iterator[_Option]:
     if base.algorithm not in ("", SETTINGS_OF_NCCL):
         for name in PROTOCOLS:
             if name.lower() != call.protocol.lower():
-                yield _Option(f"--protocol {name.lower()}", _with(protocol=name.lower()), free=True)
+                yield _Option(
+                    f"--protocol {name.lower()}",
+                    _with(protocol=name.lower()),
+                    free=True,
+                )
         return
     texts = [*_choices("NCCL_ALGO", ALGORITHMS, call.algorithm)]
     texts += _choices("NCCL_PROTO", PROTOCOLS, call.protocol)
@@ -289,7 +306,9 @@ def _settings(base: Request, result: Result) -> Iterator[_Option]:
             yield _Option(f"--env {name}={value}", _in_env(name, value), free=True)
 
 
-def _choices(name: str, values: Iterable[str], present: str) -> Iterator[tuple[str, str]]:
+def _choices(
+    name: str, values: Iterable[str], present: str
+) -> Iterator[tuple[str, str]]:
     return ((name, value) for value in values if value.lower() != present.lower())
 
 
@@ -300,6 +319,8 @@ def _with(**fields: object) -> Callable[[Request], Request]:
 def _in_env(name: str, value: str) -> Callable[[Request], Request]:
     def apply(request: Request) -> Request:
         setup = request.setup
-        return replace(request, setup=replace(setup, env=(*setup.env, (name, value))))
+        return replace(
+            request, setup=replace(setup, env=(*setup.env, (name, value)))
+        )
 
     return apply

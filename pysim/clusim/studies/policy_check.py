@@ -146,9 +146,13 @@ def check_policy(
     """
     checked = f"sender={name}"
     if parse_policy(checked)[1] is None:
-        raise InputError(f"policy {name}: without functions; name a policy or file.py:Class")
+        raise InputError(
+            f"policy {name}: without functions; name a policy or file.py:Class"
+        )
     if system.num_zones <= senders:
-        raise InputError(f"{system.name}: {system.num_zones} nodes; must be {senders + 1} or more")
+        raise InputError(
+            f"{system.name}: {system.num_zones} nodes; must be {senders + 1} or more"
+        )
     step = system.num_ranks // system.num_zones
 
     def run(flows: list[Flow], policy: Any = checked, **options: Any) -> Result:
@@ -160,23 +164,42 @@ def check_policy(
     free_ps = run(alone, "sender=none").time_ps
     target_ps = round(free_ps / find_policy(name).target_use)
     late_ps, most_ps = run(alone).time_ps - free_ps, target_ps - free_ps
-    laws = [PolicyLaw("uncontended flow, delay", late_ps, most_ps, "ps", late_ps <= most_ps)]
+    laws = [
+        PolicyLaw(
+            "uncontended flow, delay", late_ps, most_ps, "ps", late_ps <= most_ps
+        )
+    ]
     progress("two flows")
-    laws += _sharing(flow_rates(run(_two_flows(incast, free_ps))), FLOW_BYTES * 1e3 / target_ps)
+    laws += _sharing(
+        flow_rates(run(_two_flows(incast, free_ps))), FLOW_BYTES * 1e3 / target_ps
+    )
     progress(f"incast of {senders}")
     result = run(incast)
     laws += _incast(result, target_ps)
     progress("reaction")
     reacts = result.fingerprint != run(incast, LineRate).fingerprint
     why = "" if reacts else "never reacted: equal to flows at the line rate"
-    laws.append(PolicyLaw(f"incast of {senders}, reaction", int(reacts), 1, "", reacts, why))
+    laws.append(
+        PolicyLaw(f"incast of {senders}, reaction", int(reacts), 1, "", reacts, why)
+    )
     progress(f"engines on {networks} networks")
-    different = [seed for seed in range(networks) if not _equal(checked, random.Random(seed))]
-    equal, note = networks - len(different), f"network {different[0]}" if different else ""
-    laws.append(PolicyLaw("engines, equal networks", equal, networks, "", not different, note))
+    different = [
+        seed for seed in range(networks) if not _equal(checked, random.Random(seed))
+    ]
+    equal, note = (
+        networks - len(different),
+        f"network {different[0]}" if different else "",
+    )
+    laws.append(
+        PolicyLaw(
+            "engines, equal networks", equal, networks, "", not different, note
+        )
+    )
     progress("threads")
     prints = {run(incast, threads=threads).fingerprint for threads in (1, 2, 4)}
-    laws.append(PolicyLaw("threads 1, 2, 4, results", len(prints), 1, "", len(prints) == 1))
+    laws.append(
+        PolicyLaw("threads 1, 2, 4, results", len(prints), 1, "", len(prints) == 1)
+    )
     return PolicyCheck(name, system.name, [*find_policy(name).functions], laws)
 
 
@@ -203,11 +226,16 @@ def _sharing(rates: FlowRates, line_GBps: float) -> list[PolicyLaw]:
     unfair = [number for number, pair in enumerate(pairs, 1) if jain(pair) < FAIR]
     settled_ps = max(unfair, default=0) * rates.bin_ps
     converged = settled_ps <= CONVERGED_PS and len(pairs) not in unfair
-    mean = [sum(column) / len(column) for column in zip(*pairs[len(pairs) // 2 :], strict=True)]
+    mean = [
+        sum(column) / len(column)
+        for column in zip(*pairs[len(pairs) // 2 :], strict=True)
+    ]
     return [
         _at_least("two flows, Jain's index", jain(mean or [1, 0]), FAIR),
         _at_least("two flows, link use", sum(mean) / line_GBps, FAIR),
-        PolicyLaw("two flows, convergence", settled_ps, CONVERGED_PS, "ps", converged),
+        PolicyLaw(
+            "two flows, convergence", settled_ps, CONVERGED_PS, "ps", converged
+        ),
     ]
 
 
@@ -216,7 +244,11 @@ def _incast(result: Result, free_ps: int) -> list[PolicyLaw]:
     rates = [row.steady_GBps or 0 for row in flow_rates(result).flows]
     name, count = f"incast of {len(rates)}", len(rates)
     return [
-        _at_least(f"{name}, slowest flow", min(rates) * count / (sum(rates) or 1), LEAST_SHARE),
+        _at_least(
+            f"{name}, slowest flow",
+            min(rates) * count / (sum(rates) or 1),
+            LEAST_SHARE,
+        ),
         _at_least(f"{name}, link use", count * free_ps / result.time_ps, LEAST_USE),
     ]
 
@@ -228,10 +260,16 @@ def _equal(policy: str, rng: random.Random) -> bool:
         return {key: rng.choice(values) for key, values in choices[part].items()}
 
     choices = read(Path(__file__).with_name("policy_networks.yaml"))
-    fabric = _network(load(rng.choice(choices["system"])), draw("link"), draw("control"))
+    fabric = _network(
+        load(rng.choice(choices["system"])), draw("link"), draw("control")
+    )
     rows = [draw("flow") for _ in range(rng.randint(1, 8))]
     flows = [
-        Flow((row["destination"] + rng.randrange(1, fabric.num_ranks)) % fabric.num_ranks, **row)
+        Flow(
+            (row["destination"] + rng.randrange(1, fabric.num_ranks))
+            % fabric.num_ranks,
+            **row,
+        )
         for row in rows
     ]
     options = draw("run")
@@ -242,7 +280,9 @@ def _equal(policy: str, rng: random.Random) -> bool:
     return len({(one.time_ps, one.fingerprint) for one in results}) == 1
 
 
-def _network(fabric: Fabric, link: dict[str, Any], control: dict[str, Any]) -> Fabric:
+def _network(
+    fabric: Fabric, link: dict[str, Any], control: dict[str, Any]
+) -> Fabric:
     """Return a system with other links of its network and another rate control."""
 
     def nic(traits: NicTraits | None) -> NicTraits | None:
@@ -250,6 +290,8 @@ def _network(fabric: Fabric, link: dict[str, Any], control: dict[str, Any]) -> F
 
     return replace(
         fabric,
-        links=tuple(replace(one, **link) if one.xoff_bytes else one for one in fabric.links),
+        links=tuple(
+            replace(one, **link) if one.xoff_bytes else one for one in fabric.links
+        ),
         nodes=tuple(replace(node, nic=nic(node.nic)) for node in fabric.nodes),
     )

@@ -129,9 +129,29 @@ class ShrunkJob(LossTimes):
     """
 
     KEYS = (
-        *("topology", "collective", "size_bytes", "num_ranks", "lost_rank", "failed_at_ps"),
-        *("iterations", "completed", "iteration_ps", "lost_ps", "detection_ps", "detected_by"),
-        *("shrink_ps", "iteration_after_ps", "total_ps", "undisturbed_ps", "includes"),
+        *(
+            "topology",
+            "collective",
+            "size_bytes",
+            "num_ranks",
+            "lost_rank",
+            "failed_at_ps",
+        ),
+        *(
+            "iterations",
+            "completed",
+            "iteration_ps",
+            "lost_ps",
+            "detection_ps",
+            "detected_by",
+        ),
+        *(
+            "shrink_ps",
+            "iteration_after_ps",
+            "total_ps",
+            "undisturbed_ps",
+            "includes",
+        ),
     )
 
     topology: str
@@ -155,8 +175,22 @@ class ShrunkSteps(LossTimes):
     """
 
     KEYS = (
-        *("workload", "topology", "num_ranks", "lost_rank", "failed_at_ps", "iterations"),
-        *("completed", "iteration_ps", "lost_ps", "detection_ps", "detected_by", "shrink_ps"),
+        *(
+            "workload",
+            "topology",
+            "num_ranks",
+            "lost_rank",
+            "failed_at_ps",
+            "iterations",
+        ),
+        *(
+            "completed",
+            "iteration_ps",
+            "lost_ps",
+            "detection_ps",
+            "detected_by",
+            "shrink_ps",
+        ),
         *("iteration_after_ps", "global_batch", "global_batch_after", "total_ps"),
         *("undisturbed_ps", "notes"),
     )
@@ -169,7 +203,12 @@ class ShrunkSteps(LossTimes):
 
 
 def lose_rank(
-    setup: Setup, operation: str, size_bytes: int, failure: RankLoss, *, iterations: int
+    setup: Setup,
+    operation: str,
+    size_bytes: int,
+    failure: RankLoss,
+    *,
+    iterations: int,
 ) -> ShrunkJob:
     """Return the times of a job of equal collectives that loses a rank and continues without it.
 
@@ -189,7 +228,9 @@ def lose_rank(
         size_bytes=size_bytes,
         before=before,
         after=after,
-        **_times(setup, failure, iterations, len(survivors) + 1, (before_ps, after_ps)),
+        **_times(
+            setup, failure, iterations, len(survivors) + 1, (before_ps, after_ps)
+        ),
     )
 
 
@@ -212,17 +253,21 @@ def lose_rank_in_training(
     mesh, kind = plan.mesh, work.data.kind
     for name in ("tensor", "context", "expert", "pipeline"):
         if getattr(mesh, name) > 1:
-            message = (
-                f"{getattr(mesh, name)}: a group that loses a rank must be data parallelism alone"
-            )
+            message = f"{getattr(mesh, name)}: a group that loses a rank must be data parallelism alone"
             raise complain(work, ("parallel", name), message)
     if kind not in WHOLE_STATES:
         message = f"{kind}: the lost rank has states of its own, which need a checkpoint; use ddp"
         raise complain(work, ("data", "kind"), message)
     survivors = _remaining_ranks(mesh.ranks, failure)
     batch = work.batch.all // mesh.size * len(survivors)
-    parallel = work.parallel.model_copy(update={"data": len(survivors), "ranks": list(survivors)})
-    slow = {rank: by for rank, by in work.stragglers.ranks.items() if int(rank) != failure.rank}
+    parallel = work.parallel.model_copy(
+        update={"data": len(survivors), "ranks": list(survivors)}
+    )
+    slow = {
+        rank: by
+        for rank, by in work.stragglers.ranks.items()
+        if int(rank) != failure.rank
+    }
     changes = {
         "parallel": parallel,
         "batch": work.batch.model_copy(update={"all": batch}),
@@ -250,7 +295,9 @@ def _remaining_ranks(ranks: Sequence[int], failure: RankLoss) -> tuple[int, ...]
             f"rank {failure.rank} is not in the job; choose one of {min(ranks)} to {max(ranks)}"
         )
     if len(ranks) < 3:
-        raise InputError(f"{len(ranks)} ranks: without one, no two are left to communicate")
+        raise InputError(
+            f"{len(ranks)} ranks: without one, no two are left to communicate"
+        )
     return tuple(rank for rank in ranks if rank != failure.rank)
 
 
@@ -263,7 +310,11 @@ def _refuse_late(failure: RankLoss, end_ps: int) -> None:
 
 
 def _times(
-    setup: Setup, failure: RankLoss, iterations: int, num_ranks: int, each_ps: tuple[int, int]
+    setup: Setup,
+    failure: RankLoss,
+    iterations: int,
+    num_ranks: int,
+    each_ps: tuple[int, int],
 ) -> dict[str, Any]:
     """Return the fields of `LossTimes`, for iterations of `each_ps` before and after [ps]."""
     detection_ps, cause = _detection(setup, failure)
@@ -283,7 +334,9 @@ def _times(
     }
 
 
-def _iteration(setup: Setup, operation: str, size_bytes: int) -> tuple[PerfKernel, int]:
+def _iteration(
+    setup: Setup, operation: str, size_bytes: int
+) -> tuple[PerfKernel, int]:
     """Return the collective of a setup, and the time of an iteration [ps]."""
     perf = kernel(Request(setup, operation, size_bytes))
     return perf, Harness().time_ps(host_of(setup.comm), operation, perf)
@@ -302,7 +355,9 @@ def _detection(setup: Setup, failure: RankLoss) -> tuple[int, str]:
     return (IB_UNIT_PS << exponent) * retries, cause
 
 
-def _variable(environment: dict[str, str], name: str, default: int, limit: int) -> int:
+def _variable(
+    environment: dict[str, str], name: str, default: int, limit: int
+) -> int:
     text = environment.get(name, str(default))
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= limit:
         raise InputError(f"{name}={text}: must be 1 to {limit}")
@@ -331,7 +386,11 @@ def shrunk_lines(job: ShrunkJob | ShrunkSteps) -> list[str]:
             repeated * job.iteration_after_ps,
             after,
         ),
-        ("total", job.total_ps, f"without the failure {format_time(job.undisturbed_ps)}"),
+        (
+            "total",
+            job.total_ps,
+            f"without the failure {format_time(job.undisturbed_ps)}",
+        ),
     ]
     texts = [(name, format_time(time_ps), what) for name, time_ps, what in rows]
     return text_table("  {:<..}  {:>..}  {:<..}", texts)

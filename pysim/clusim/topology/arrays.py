@@ -65,7 +65,9 @@ class FabricArrays:
     _nearest: dict[tuple[int, int], list[tuple[int, int]]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    _leaving: dict[str, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _leaving: dict[str, Array] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def num_ranks(self) -> int:
@@ -80,8 +82,13 @@ class FabricArrays:
     @property
     def l2_bytes(self) -> Array:
         """L2 of every endpoint [bytes]; 0: its memory traffic is a fixed share of its packets."""
-        ends = (self.fabric.nodes[node].endpoint for node in self.endpoints["node"].tolist())
-        return np.array([end.l2_bytes if end is not None else 0 for end in ends], np.int64)
+        ends = (
+            self.fabric.nodes[node].endpoint
+            for node in self.endpoints["node"].tolist()
+        )
+        return np.array(
+            [end.l2_bytes if end is not None else 0 for end in ends], np.int64
+        )
 
     def node_of(self, rank: int) -> int:
         """Return the node index of a rank."""
@@ -120,15 +127,25 @@ class FabricArrays:
         neighbouring ranks use different ones.
         """
         node, target = self.node_of(src_rank), self._endpoint(dst_rank)
-        if node == int(self.targets["node"][target]) or self.group_number(node, target) != NONE:
+        if (
+            node == int(self.targets["node"][target])
+            or self.group_number(node, target) != NONE
+        ):
             return None
         source_rails, far = self._near_rails(src_rank), self._near_rails(dst_rank)
         if not source_rails or not far:
             return None
-        ours, theirs = self.nics(self.zone_of(src_rank)), self.nics(self.zone_of(dst_rank))
-        turns = [int(self.machines.position[self.node_of(r)]) for r in (src_rank, dst_rank)]
+        ours, theirs = (
+            self.nics(self.zone_of(src_rank)),
+            self.nics(self.zone_of(dst_rank)),
+        )
+        turns = [
+            int(self.machines.position[self.node_of(r)])
+            for r in (src_rank, dst_rank)
+        ]
         closest = [
-            [item for item in rails if item[0] == rails[0][0]] for rails in (source_rails, far)
+            [item for item in rails if item[0] == rails[0][0]]
+            for rails in (source_rails, far)
         ]
         for firsts, lasts in (closest, (source_rails, far)):
             routes = [
@@ -154,7 +171,10 @@ class FabricArrays:
         planes, plane = self.machines.planes, self.machines.plane
         a, b = int(plane[one]), int(plane[two])
         if min(a, b) < 0:
-            return self.fabric.num_zones == 1 and self.group_number(self._at(one), two) != NONE
+            return (
+                self.fabric.num_zones == 1
+                and self.group_number(self._at(one), two) != NONE
+            )
         return a == b or not planes[a].isdisjoint(planes[b])
 
     def _at(self, target: int) -> int:
@@ -166,7 +186,9 @@ class FabricArrays:
         zone = self.nodes["zone"][node]
         width = np.diff(self.machines.target_lo)[zone]
         begin = np.repeat(self.nodes["route_lo"][node].astype(np.int64), width)
-        place = np.arange(int(width.sum())) - np.repeat(np.cumsum(width) - width, width)
+        place = np.arange(int(width.sum())) - np.repeat(
+            np.cumsum(width) - width, width
+        )
         groups = np.unique(self.routes[begin + place])
         result: Array = groups[groups != NONE]
         return result
@@ -191,7 +213,9 @@ class FabricArrays:
         """Return the wires of the first shortest path from a graph node over `targets` in order."""
         wires = self._walk(src_node, targets)
         if wires is None:
-            names = [self.fabric.nodes[int(self.targets["node"][t])].name for t in targets]
+            names = [
+                self.fabric.nodes[int(self.targets["node"][t])].name for t in targets
+            ]
             start = self.fabric.nodes[src_node].name
             raise TopologyError(
                 f"{self.fabric.name}: no path from {start} over {', '.join(names)}; add a link"
@@ -201,7 +225,10 @@ class FabricArrays:
     def _walk(self, node: int, targets: Sequence[int]) -> list[int] | None:
         wires: list[int] = []
         for target in targets:
-            goal, max_steps = int(self.targets["node"][target]), len(wires) + len(self.nodes)
+            goal, max_steps = (
+                int(self.targets["node"][target]),
+                len(wires) + len(self.nodes),
+            )
             while node != goal:
                 group = self.group(node, target)
                 if not group or len(wires) > max_steps:
@@ -224,7 +251,11 @@ class FabricArrays:
         for hop, wire in enumerate(wires):
             row = self.wires[wire]
             form = self.fabric.formats[self.format_names[int(row["format"])]]
-            size, num, den = form.header_wire_bytes(), int(row["rate_num"]), int(row["rate_den"])
+            size, num, den = (
+                form.header_wire_bytes(),
+                int(row["rate_num"]),
+                int(row["rate_den"]),
+            )
             total += int(row["latency_ps"]) - (-size * den // num)
             if hop:
                 total += int(self.nodes["latency_ps"][row["src"]])
@@ -257,7 +288,9 @@ class FabricArrays:
         if len(nics) != len(self._all_nics(zone)):
             key = -1 - zone, key[1]
         if key not in self._nearest:
-            reach = ((self.distance(node, nic), rail) for rail, nic in enumerate(nics))
+            reach = (
+                (self.distance(node, nic), rail) for rail, nic in enumerate(nics)
+            )
             self._nearest[key] = sorted(item for item in reach if item[0] >= 0)
         return self._nearest[key]
 
@@ -280,7 +313,12 @@ class FabricArrays:
     def parallel_wires(self, node_a: int | str, node_b: int | str) -> list[int]:
         """Return the wires from one node to another (by index or name), in order of id."""
         a, b = self._node(node_a), self._node(node_b)
-        return [int(w) for w in np.flatnonzero((self.wires["src"] == a) & (self.wires["dst"] == b))]
+        return [
+            int(w)
+            for w in np.flatnonzero(
+                (self.wires["src"] == a) & (self.wires["dst"] == b)
+            )
+        ]
 
     def unit_wires(self, rank: int) -> list[int]:
         """Return the wires from a rank to switches with a reduction unit, in order of id."""
@@ -296,7 +334,9 @@ class FabricArrays:
             source = self.wires["src"]
             order = np.argsort(source, kind="stable")
             self._leaving["wires"] = order
-            self._leaving["off"] = np.searchsorted(source[order], np.arange(len(self.nodes) + 1))
+            self._leaving["off"] = np.searchsorted(
+                source[order], np.arange(len(self.nodes) + 1)
+            )
         low, high = self._leaving["off"][node : node + 2]
         return self._leaving["wires"][low:high]
 
@@ -304,13 +344,19 @@ class FabricArrays:
         if isinstance(node, int):
             return node
         if node not in self.fabric.node_index:
-            raise InputError(f"{node!r}: no such node; {self.fabric.name} has {_some(self.fabric)}")
+            raise InputError(
+                f"{node!r}: no such node; {self.fabric.name} has {_some(self.fabric)}"
+            )
         return self.fabric.node_index[node]
 
 
 def _some(fabric: Fabric) -> str:
     names = [node.name for node in fabric.nodes]
-    return ", ".join(names) if len(names) <= 6 else f"{', '.join(names[:4])}, ... {names[-1]}"
+    return (
+        ", ".join(names)
+        if len(names) <= 6
+        else f"{', '.join(names[:4])}, ... {names[-1]}"
+    )
 
 
 def arrays_of(fabric: Fabric) -> FabricArrays:
@@ -345,13 +391,19 @@ def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:
         dim=wires["dim"].astype(np.int64),
         weight=weight,
         forwards=np.array([node.forwards for node in fabric.nodes], bool),
-        targets=np.concatenate((endpoints["node"].astype(np.int64), np.array(nics, np.int64))),
+        targets=np.concatenate(
+            (endpoints["node"].astype(np.int64), np.array(nics, np.int64))
+        ),
     )
     _check_zones(fabric, zoned, wiring)
     result = lay_out(wiring, zoned)
     for name in ("route_lo", "wide_lo", "wide_stride"):
         nodes[name] = getattr(result, name)
-    ranks = [i for i, n in enumerate(endpoints["node"]) if fabric.nodes[n].kind in ("gpu", "host")]
+    ranks = [
+        i
+        for i, n in enumerate(endpoints["node"])
+        if fabric.nodes[n].kind in ("gpu", "host")
+    ]
     return FabricArrays(
         fabric=fabric,
         nodes=nodes,
@@ -364,7 +416,9 @@ def lower(fabric: Fabric, dead: Sequence[int] = ()) -> FabricArrays:
         group_off=result.group_off,
         group_wires=result.group_wires,
         units=units,
-        wire_names=WireNames([node.name for node in fabric.nodes], fabric.node_index, wires),
+        wire_names=WireNames(
+            [node.name for node in fabric.nodes], fabric.node_index, wires
+        ),
         wire_class=classes,
         wire_weight=weight,
         rank_endpoint=np.array(ranks, np.uint32),
@@ -381,10 +435,14 @@ def _check_zones(fabric: Fabric, zoned: Zoned, wiring: Wiring) -> None:
     lost = np.flatnonzero(zoned.zone[wiring.targets] < 0)
     if len(lost):
         name = fabric.nodes[int(wiring.targets[lost[0]])].name
-        raise TopologyError(f"{fabric.name}: {name} is in the network; only switches can be there")
+        raise TopologyError(
+            f"{fabric.name}: {name} is in the network; only switches can be there"
+        )
     src, dst = wiring.src, wiring.dst
     leaves = (zoned.zone[src] != zoned.zone[dst]) & (zoned.zone[src] >= 0)
-    for wire in np.flatnonzero(leaves & ~(zoned.nic[src] & (zoned.zone[dst] < 0)))[:1]:
+    for wire in np.flatnonzero(leaves & ~(zoned.nic[src] & (zoned.zone[dst] < 0)))[
+        :1
+    ]:
         one, two = fabric.nodes[int(src[wire])], fabric.nodes[int(dst[wire])]
         raise TopologyError(
             f"{fabric.name}: link {one.name} - {two.name} leaves node {one.zone};"

@@ -9,7 +9,16 @@ from itertools import pairwise
 from typing import Any
 
 from clusim.base.units import parse_size, parse_time
-from clusim.hardware import ARCHITECTURES, CHIPS, CTA_SKEW, LINKS, MEMORY, NICS, P2P, WINDOW
+from clusim.hardware import (
+    ARCHITECTURES,
+    CHIPS,
+    CTA_SKEW,
+    LINKS,
+    MEMORY,
+    NICS,
+    P2P,
+    WINDOW,
+)
 from clusim.hardware.figures import value_of
 from clusim.topology.catalogue import (
     Catalogue,
@@ -57,7 +66,9 @@ _MOST_LETTERS = 256
 """Longest text read as a range; a million longer names would exhaust memory."""
 
 
-def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -> Fabric:
+def assemble(
+    topology: Topology, problems: Problems, *, source_text: str = ""
+) -> Fabric:
     """Build the topology of a description; raise `TopologyError` with every problem found."""
     state = Catalogue(topology, problems)
     nodes, names = _nodes(state)
@@ -83,10 +94,14 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
     if topology.cta_skew is None:
         state.sources["cta_skew"] = str(CTA_SKEW)
     skew: Any = (
-        topology.cta_skew if topology.cta_skew is not None else parse_time(str(value_of(CTA_SKEW)))
+        topology.cta_skew
+        if topology.cta_skew is not None
+        else parse_time(str(value_of(CTA_SKEW)))
     )
     window: Any = (
-        topology.window if topology.window is not None else parse_size(str(value_of(WINDOW)))
+        topology.window
+        if topology.window is not None
+        else parse_size(str(value_of(WINDOW)))
     )
     p2p: Any = topology.p2p or P2P[architecture].value
     return Fabric(
@@ -123,26 +138,45 @@ def assemble(topology: Topology, problems: Problems, *, source_text: str = "") -
 
 
 def forwarding_of(
-    topology: Topology, nodes: Iterable[Node], links: Iterable[Link], problems: Problems
+    topology: Topology,
+    nodes: Iterable[Node],
+    links: Iterable[Link],
+    problems: Problems,
 ) -> Forwarding:
     """Return the choice among equal paths; report pinned paths over other graph nodes, or without links."""
     settings, kinds = topology.forwarding, {node.name: node.kind for node in nodes}
-    joined = {frozenset((link.a, link.b)) for link in links} if settings.paths else set()
+    joined = (
+        {frozenset((link.a, link.b)) for link in links} if settings.paths else set()
+    )
     for number, path in enumerate(settings.paths):
         ends = [("from", path.from_, "nic")] if path.from_ else []
-        ends += [("to", path.to, "nic"), *(("via", name, "switch") for name in path.via)]
+        ends += [
+            ("to", path.to, "nic"),
+            *(("via", name, "switch") for name in path.via),
+        ]
         for key, name, kind in ends:
             if kinds.get(name) != kind:
-                problems.add(("forwarding", "paths", number, key), f"no {kind} {name!r}")
+                problems.add(
+                    ("forwarding", "paths", number, key), f"no {kind} {name!r}"
+                )
         for a, b in pairwise(path.via):
-            if kinds.get(a) == kinds.get(b) == "switch" and frozenset((a, b)) not in joined:
-                problems.add(("forwarding", "paths", number, "via"), f"no link joins {a} and {b}")
+            if (
+                kinds.get(a) == kinds.get(b) == "switch"
+                and frozenset((a, b)) not in joined
+            ):
+                problems.add(
+                    ("forwarding", "paths", number, "via"),
+                    f"no link joins {a} and {b}",
+                )
     several = settings.choice not in ("auto", *ONE_PATH)
     if (settings.gap is not None) != (settings.choice == "flowlet"):
         word = "needs" if settings.gap is None else "is without"
         problems.add(("forwarding", "gap"), f"choice {settings.choice} {word} a gap")
     if several and settings.paths:
-        problems.add(("forwarding", "paths"), f"choice {settings.choice} leaves no path to pin")
+        problems.add(
+            ("forwarding", "paths"),
+            f"choice {settings.choice} leaves no path to pin",
+        )
     values = {key: getattr(settings, key) for key in ForwardingSpec.model_fields}
     values["gap_ps"] = values.pop("gap")
     values["paths"] = tuple(
@@ -151,13 +185,13 @@ def forwarding_of(
     return Forwarding(**values)
 
 
-def _look_at_buses(topology: Topology, nodes: list[Node], problems: Problems) -> None:
+def _look_at_buses(
+    topology: Topology, nodes: list[Node], problems: Problems
+) -> None:
     """Report PCI buses that cannot belong to the GPUs."""
     buses, gpus = topology.logs.buses, sum(node.kind == "gpu" for node in nodes)
     if buses and (len(buses) != gpus or len(set(buses)) != gpus):
-        message = (
-            f"{len(set(buses))} different numbers for {gpus} GPUs; list the bus of each, or no bus"
-        )
+        message = f"{len(set(buses))} different numbers for {gpus} GPUs; list the bus of each, or no bus"
         problems.add(("logs", "buses"), message)
 
 
@@ -196,9 +230,7 @@ def _architecture(state: Catalogue, nodes: list[Node]) -> str:
         problems.add(("architecture",), f"unknown architecture {name!r}{hint}")
     elif name is not None and gpus and name not in gpus:
         arch, chip = next(iter(gpus.items()))
-        message = (
-            f"{name!r}, but chip {chip!r} is {arch}; leave the key out, or name the chips you mean"
-        )
+        message = f"{name!r}, but chip {chip!r} is {arch}; leave the key out, or name the chips you mean"
         problems.add(("architecture",), message)
     elif name is None and len(gpus) > 1:
         message = " and ".join(f"{chip!r} is {arch}" for arch, chip in gpus.items())
@@ -215,7 +247,13 @@ def _architecture(state: Catalogue, nodes: list[Node]) -> str:
 def _check_unused(topology: Topology, problems: Problems) -> None:
     """Check unused types as well, without recording their provenance."""
     catalogue = Catalogue(topology, problems)
-    sections: tuple[Section, ...] = ("chips", "switches", "formats", "link_types", "nics")
+    sections: tuple[Section, ...] = (
+        "chips",
+        "switches",
+        "formats",
+        "link_types",
+        "nics",
+    )
     for section in sections:
         for name in getattr(topology, section):
             catalogue.resolve(section, name, (section, name))
@@ -224,7 +262,9 @@ def _check_unused(topology: Topology, problems: Problems) -> None:
 def _default_channels(nodes: list[Node], links: list[Link]) -> int:
     """Return one channel per link of the first endpoint, at most 32."""
     first = next((node.name for node in nodes if node.endpoint is not None), "")
-    return min(32, max(1, sum(link.count for link in links if first in (link.a, link.b))))
+    return min(
+        32, max(1, sum(link.count for link in links if first in (link.a, link.b)))
+    )
 
 
 def names_of(text: str) -> list[str]:
@@ -235,7 +275,9 @@ def names_of(text: str) -> list[str]:
     head, low, high, tail = match.groups()
     width = len(low) if low.startswith("0") else 0
     last = min(int(high), int(low) + MAX_NODES)
-    return [f"{head}{number:0{width}d}{tail}" for number in range(int(low), last + 1)]
+    return [
+        f"{head}{number:0{width}d}{tail}" for number in range(int(low), last + 1)
+    ]
 
 
 def _nodes(state: Catalogue) -> tuple[list[Node], dict[str, int]]:
@@ -245,9 +287,13 @@ def _nodes(state: Catalogue) -> tuple[list[Node], dict[str, int]]:
         path: KeyPath = ("nodes", key)
         names = names_of(key)
         if not names:
-            state.problems.add(path, f"empty range {key!r}; write the lower number first", key=True)
+            state.problems.add(
+                path, f"empty range {key!r}; write the lower number first", key=True
+            )
         if len(nodes) + len(names) > MAX_NODES:
-            state.problems.add(path, f"more than {MAX_NODES} nodes; that is the limit", key=True)
+            state.problems.add(
+                path, f"more than {MAX_NODES} nodes; that is the limit", key=True
+            )
             break
         node = replace(_node(state, spec, path), zone=spec.zone)
         for name in names:
@@ -258,7 +304,9 @@ def _nodes(state: Catalogue) -> tuple[list[Node], dict[str, int]]:
                 break
             if not _NAME.fullmatch(name):
                 state.problems.add(
-                    path, "not a node name; use letters, digits and _.:/@+-", key=True
+                    path,
+                    "not a node name; use letters, digits and _.:/@+-",
+                    key=True,
                 )
                 break
             index[name] = len(nodes)
@@ -280,7 +328,11 @@ def _node(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
     problems = state.problems
     for key, kinds in _NOT_FOR.items():
         if spec.kind in kinds and key in spec.model_fields_set:
-            problems.add((*path, key), f"unknown key {key} of a {spec.kind}; omit it", key=True)
+            problems.add(
+                (*path, key),
+                f"unknown key {key} of a {spec.kind}; omit it",
+                key=True,
+            )
     if spec.kind == "switch":
         return _switch(state, spec, path)
     if spec.kind == "nic":
@@ -296,15 +348,25 @@ def _node(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
         _look_at_architecture(state, name, endpoint, path)
     if endpoint.mem_quantum_ps << 16 < endpoint.mem_cost16:
         problems.add(
-            (*path, "chip"), "memory moves less than a byte per memory_quantum; set a longer one"
+            (*path, "chip"),
+            "memory moves less than a byte per memory_quantum; set a longer one",
         )
     latency = spec.latency or 1
     return Node(
-        "", spec.kind, latency, spec.relay, endpoint, None, spec.tier or spec.kind, spec.relay
+        "",
+        spec.kind,
+        latency,
+        spec.relay,
+        endpoint,
+        None,
+        spec.tier or spec.kind,
+        spec.relay,
     )
 
 
-def _look_at_architecture(state: Catalogue, name: str, endpoint: Endpoint, path: KeyPath) -> None:
+def _look_at_architecture(
+    state: Catalogue, name: str, endpoint: Endpoint, path: KeyPath
+) -> None:
     """Report a chip of unknown architecture: protocols and launching depend on it."""
     architecture = endpoint.architecture
     if architecture in ARCHITECTURES:
@@ -313,7 +375,9 @@ def _look_at_architecture(state: Catalogue, name: str, endpoint: Endpoint, path:
     place: KeyPath = ("chips", name) if in_file else (*path, "chip")
     if architecture:
         hint = did_you_mean(architecture, ARCHITECTURES)
-        state.problems.add((*place, "architecture"), f"unknown architecture {architecture!r}{hint}")
+        state.problems.add(
+            (*place, "architecture"), f"unknown architecture {architecture!r}{hint}"
+        )
     elif not in_file:
         state.problems.add(
             place, f"unknown GPU {name!r}; the presets are {', '.join(_gpu_chips())}"
@@ -332,12 +396,16 @@ def _switch(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
     node = make_switch(result or SwitchSpec(), tier=spec.tier or "")
     if spec.store_and_forward is not None:
         node = replace(node, store_and_forward=spec.store_and_forward)
-    return replace(node, latency_ps=spec.latency or node.latency_ps, model=spec.switch or "")
+    return replace(
+        node, latency_ps=spec.latency or node.latency_ps, model=spec.switch or ""
+    )
 
 
 def _nic(state: Catalogue, spec: NodeSpec, path: KeyPath) -> Node:
     if spec.nic is None:
-        state.problems.add(path, f"'nic' is missing; the presets are {', '.join(sorted(NICS))}")
+        state.problems.add(
+            path, f"'nic' is missing; the presets are {', '.join(sorted(NICS))}"
+        )
         return Node("", "nic", tier="nic")
     result = state.resolve("nics", spec.nic, (*path, "nic")) or NicSpec()
     node = make_nic(result, tier=spec.tier or "")
@@ -354,14 +422,19 @@ def _protocols(state: Catalogue, architecture: str) -> dict[str, Protocol]:
         spec: ProtocolSpec | None
         if from_file is None or from_file.base is None:
             spec = state.resolve("protocols", f"{architecture}.{standard}", path)
-            spec = merge(spec, from_file) if spec is not None and from_file is not None else spec
+            spec = (
+                merge(spec, from_file)
+                if spec is not None and from_file is not None
+                else spec
+            )
         else:
             spec = state.resolve("protocols", name, path)
         if spec is not None:
             result[name] = make_protocol(name, spec)
             if result[name].step_bytes < 16:
                 state.problems.add(
-                    path, "a slot holds less than 16 bytes; set a larger buffer or fewer slots"
+                    path,
+                    "a slot holds less than 16 bytes; set a larger buffer or fewer slots",
                 )
     return result
 
@@ -378,12 +451,17 @@ def _links(state: Catalogue, index: dict[str, int]) -> list[Link]:
         one = replace(
             make_link(merged, spec.type or ""),
             dim=spec.dim,
-            dateline=(spec.dateline in ("forward", "both"), spec.dateline in ("backward", "both")),
+            dateline=(
+                spec.dateline in ("forward", "both"),
+                spec.dateline in ("backward", "both"),
+            ),
         )
         links += [replace(one, a=a, b=b, count=count) for a, b, count in pairs]
         total += sum(count for _, _, count in pairs)
         if total > MAX_LINKS:
-            state.problems.add(path, f"more than {MAX_LINKS} links; that is the limit")
+            state.problems.add(
+                path, f"more than {MAX_LINKS} links; that is the limit"
+            )
             break
     return links
 
@@ -417,15 +495,21 @@ def _pairs(
     elif spec.pair == "zip":
         pairs = list(zip(sources, targets, counts, strict=True))
     else:
-        pairs = [(a, b, n) for a in sources for b, n in zip(targets, counts, strict=True)]
+        pairs = [
+            (a, b, n) for a in sources for b, n in zip(targets, counts, strict=True)
+        ]
     loop = next((a for a, b, _ in pairs if a == b), None)
     if loop is not None:
-        state.problems.add(path, f"links {loop!r} to itself; name two different nodes")
+        state.problems.add(
+            path, f"links {loop!r} to itself; name two different nodes"
+        )
         return []
     return pairs
 
 
-def _mismatch(spec: LinkSpec, sources: int, targets: int, counts: int) -> tuple[str, str] | None:
+def _mismatch(
+    spec: LinkSpec, sources: int, targets: int, counts: int
+) -> tuple[str, str] | None:
     """Return the key and the message of ranges that cannot be paired."""
     if spec.pair == "zip" and sources != targets:
         return "pair", f"zip of {sources} with {targets} nodes; must be equally many"
@@ -433,7 +517,10 @@ def _mismatch(spec: LinkSpec, sources: int, targets: int, counts: int) -> tuple[
         message = "nodes; one must be a multiple of the other"
         return "pair", f"blocks of {sources} and {targets} {message}"
     if counts != targets:
-        return "count", f"{counts} counts for {targets} nodes in 'to'; write one or one each"
+        return (
+            "count",
+            f"{counts} counts for {targets} nodes in 'to'; write one or one each",
+        )
     if spec.pair == "all" and sources * targets > MAX_LINKS:
         return "", f"more than {MAX_LINKS} links; that is the limit"
     return None
@@ -449,28 +536,36 @@ def _blocks(
     return [(sources[a], targets[b], counts[b]) for a, b in ends]
 
 
-def _link_type(state: Catalogue, spec: LinkSpec, path: KeyPath) -> LinkTypeSpec | None:
+def _link_type(
+    state: Catalogue, spec: LinkSpec, path: KeyPath
+) -> LinkTypeSpec | None:
     name = spec.type or spec.base
     base: LinkTypeSpec | None = None
     if name is not None:
-        base = state.resolve("link_types", name, (*path, "type" if spec.type else "base"))
+        base = state.resolve(
+            "link_types", name, (*path, "type" if spec.type else "base")
+        )
         if base is None:
             return None
     merged: LinkTypeSpec = merge(base, spec) if base else spec
     look_at_thresholds(state.problems, path, merged)
     if merged.format is None:
         formats = list(state.topology.formats)
-        merged = merged.model_copy(update={"format": formats[0] if len(formats) == 1 else None})
+        merged = merged.model_copy(
+            update={"format": formats[0] if len(formats) == 1 else None}
+        )
     for key in ("rate", "latency", "format"):
         if getattr(merged, key) is None:
             state.problems.add(
-                path, f"{key!r} is missing; set it or a type, such as {', '.join(list(LINKS)[:5])}"
+                path,
+                f"{key!r} is missing; set it or a type, such as {', '.join(list(LINKS)[:5])}",
             )
             return None
     if merged.rate is not None and merged.rate.num == 0:
         own_rate = "rate" in spec.model_fields_set
         state.problems.add(
-            (*path, "rate") if own_rate else path, "zero bandwidth; set a rate above 0"
+            (*path, "rate") if own_rate else path,
+            "zero bandwidth; set a rate above 0",
         )
         return None
     if state.resolve("formats", str(merged.format), (*path, "format")) is None:
@@ -478,13 +573,17 @@ def _link_type(state: Catalogue, spec: LinkSpec, path: KeyPath) -> LinkTypeSpec 
     return merged
 
 
-def _rings(state: Catalogue, nodes: list[Node]) -> tuple[tuple[int, ...], ...] | None:
+def _rings(
+    state: Catalogue, nodes: list[Node]
+) -> tuple[tuple[int, ...], ...] | None:
     rings = state.topology.rings
     if rings is None:
         return None
     ranks = sum(node.kind in ("gpu", "host") for node in nodes)
     for number, ring in enumerate(rings):
         if sorted(ring) != list(range(ranks)):
-            message = f"must name every rank 0..{ranks - 1} once; has {len(ring)} entries"
+            message = (
+                f"must name every rank 0..{ranks - 1} once; has {len(ring)} entries"
+            )
             state.problems.add(("rings", number), message)
     return tuple(tuple(ring) for ring in rings)

@@ -32,7 +32,15 @@ from clusim.hardware.nic import MESSAGE_UNITS
 from clusim.policies.choice import Sender, is_policy, shipped
 from clusim.topology.keys import did_you_mean
 from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol
-from clusim.topology.node import Endpoint, HostTraits, NicTraits, Node, RateControl, Unit, cost16
+from clusim.topology.node import (
+    Endpoint,
+    HostTraits,
+    NicTraits,
+    Node,
+    RateControl,
+    Unit,
+    cost16,
+)
 from clusim.topology.quantities import MEMORY_SHARES, Spec, attributes_of
 from clusim.topology.schema import (
     ChipSpec,
@@ -61,7 +69,11 @@ def carried_by(base: NicSpec, spec: NicSpec) -> NicSpec:
     cleared = {key: None for key in MESSAGE_UNITS if key not in figures}
     result = NicSpec.model_validate(values)
     return base.model_copy(
-        update={**cleared, **{key: getattr(result, key) for key in values}, "plugin": spec.plugin}
+        update={
+            **cleared,
+            **{key: getattr(result, key) for key in values},
+            "plugin": spec.plugin,
+        }
     )
 
 
@@ -89,8 +101,23 @@ _WHAT = {
 
 _OPTIONAL = frozenset(
     {
-        *("base", "architecture", "compute_capability", "peer_access", "memory", "gemm_fraction"),
-        *("power", "kernels", "slowdown", "peak_flops", "links", "pcie_rate", "memory_quantum"),
+        *(
+            "base",
+            "architecture",
+            "compute_capability",
+            "peer_access",
+            "memory",
+            "gemm_fraction",
+        ),
+        *(
+            "power",
+            "kernels",
+            "slowdown",
+            "peak_flops",
+            "links",
+            "pcie_rate",
+            "memory_quantum",
+        ),
         *("l2", *MEMORY_SHARES),
     }
 )
@@ -127,24 +154,30 @@ def _preset(section: Section, name: str) -> Any:
     return getattr(Topology.model_validate(dummy), section)["x"]
 
 
-def look_at_thresholds(problems: Problems, path: KeyPath, spec: LinkTypeSpec) -> None:
+def look_at_thresholds(
+    problems: Problems, path: KeyPath, spec: LinkTypeSpec
+) -> None:
     """Report pause and mark thresholds that contradict each other."""
     pfc, ecn = spec.pfc, spec.ecn
     if pfc is not None and pfc.xoff > 0:
         if pfc.xon is not None and pfc.xon >= pfc.xoff:
             problems.add(
-                (*path, "pfc", "xon"), f"resumes at {pfc.xon} B; must be below xoff, {pfc.xoff} B"
+                (*path, "pfc", "xon"),
+                f"resumes at {pfc.xon} B; must be below xoff, {pfc.xoff} B",
             )
         if spec.buffer is not None and pfc.xoff >= spec.buffer:
             message = f"pauses at {pfc.xoff} B; must leave room in the buffer of {spec.buffer} B"
             problems.add((*path, "pfc", "xoff"), message)
     if ecn is not None and ecn.max > 0 and ecn.min > ecn.max:
         problems.add(
-            (*path, "ecn", "min"), f"marks from {ecn.min} B; must be at most max, {ecn.max} B"
+            (*path, "ecn", "min"),
+            f"marks from {ecn.min} B; must be at most max, {ecn.max} B",
         )
     drop = spec.drop
     if drop is not None and drop.queue > 0 and pfc is not None and pfc.xoff > 0:
-        problems.add((*path, "drop"), "drops packets and pauses; remove one of drop and pfc")
+        problems.add(
+            (*path, "drop"), "drops packets and pauses; remove one of drop and pfc"
+        )
 
 
 def look_at_queues(problems: Problems, path: KeyPath, spec: LinkTypeSpec) -> None:
@@ -196,7 +229,11 @@ class Catalogue:
     resolved: dict[tuple[Section, str], Any] = field(default_factory=dict)
 
     def resolve(
-        self, section: Section, name: str, path: KeyPath, visited: tuple[str, ...] = ()
+        self,
+        section: Section,
+        name: str,
+        path: KeyPath,
+        visited: tuple[str, ...] = (),
     ) -> Any:
         """Return the spec called `name` with its bases merged in, or None if it does not exist."""
         if (section, name) in self.resolved:
@@ -205,7 +242,9 @@ class Catalogue:
         noun = _WHAT[section]
         if from_file is None and name not in _PRESETS[section]:
             names = [*getattr(self.topology, section), *_PRESETS[section]]
-            self.problems.add(path, f"unknown {noun} {name!r}{did_you_mean(name, names)}")
+            self.problems.add(
+                path, f"unknown {noun} {name!r}{did_you_mean(name, names)}"
+            )
             return None
         if from_file is None:
             result = preset(section, name)
@@ -220,7 +259,11 @@ class Catalogue:
         """Report problems of a type in the file that do not depend on its base."""
         if isinstance(spec, NicSpec) and spec.rate_control is not None:
             self._look_at_control((section, name, "rate_control"), spec)
-        if isinstance(spec, SwitchSpec) and spec.cpu is not None and spec.cpu not in CPUS:
+        if (
+            isinstance(spec, SwitchSpec)
+            and spec.cpu is not None
+            and spec.cpu not in CPUS
+        ):
             message = f"unknown processor {spec.cpu!r}{did_you_mean(spec.cpu, CPUS)}"
             self.problems.add((section, name, "cpu"), message)
         if isinstance(spec, LinkTypeSpec):
@@ -235,7 +278,9 @@ class Catalogue:
         if base is not None and base not in (*RATE_CONTROLS, "none"):
             if not is_policy(base):
                 names = [*RATE_CONTROLS, *shipped(), "none"]
-                self.problems.add(path, f"unknown rate control {base!r}{did_you_mean(base, names)}")
+                self.problems.add(
+                    path, f"unknown rate control {base!r}{did_you_mean(base, names)}"
+                )
                 spec.rate_control = None
                 return
             control.base, control.policy = None, base
@@ -249,8 +294,12 @@ class Catalogue:
 
     def _look_for_gaps(self, name: str, spec: ChipSpec) -> None:
         """Report the missing fields of a chip without a base."""
-        keys = {key for key in spec.model_fields_set if getattr(spec, key) is not None}
-        missing = [key for key in ChipSpec.model_fields if key not in keys | _OPTIONAL]
+        keys = {
+            key for key in spec.model_fields_set if getattr(spec, key) is not None
+        }
+        missing = [
+            key for key in ChipSpec.model_fields if key not in keys | _OPTIONAL
+        ]
         if not keys & {"l2", *MEMORY_SHARES}:
             missing.append("l2")
         if missing:
@@ -258,18 +307,26 @@ class Catalogue:
             message = f"without base and {listing}; add a base, for example 'base: h100-sxm5'"
             self.problems.add(("chips", name), message, key=True)
 
-    def _derive(self, section: Section, name: str, spec: Spec, visited: tuple[str, ...]) -> Any:
+    def _derive(
+        self, section: Section, name: str, spec: Spec, visited: tuple[str, ...]
+    ) -> Any:
         base_name: str | None = getattr(spec, "base", None)
         place: KeyPath = (section, name, "base")
         if isinstance(spec, ChipSpec) and base_name is None:
             self._look_for_gaps(name, spec)
         if base_name is None:
-            return merge(carried_by(NicSpec(), spec), spec) if isinstance(spec, NicSpec) else spec
+            return (
+                merge(carried_by(NicSpec(), spec), spec)
+                if isinstance(spec, NicSpec)
+                else spec
+            )
         if base_name == name and name in _PRESETS[section]:
             base = preset(section, name)
             self._note(section, name)
         elif base_name in (*visited, name):
-            self.problems.add(place, f"{base_name!r} is based on itself; name another")
+            self.problems.add(
+                place, f"{base_name!r} is based on itself; name another"
+            )
             return spec
         else:
             base = self.resolve(section, base_name, place, (*visited, name))
@@ -278,7 +335,9 @@ class Catalogue:
         if isinstance(spec, NicSpec):
             base = carried_by(base, spec)
         for key in sorted(spec.model_fields_set - {"base"}):
-            self.sources[f"{_WHAT[section]} {name}: {key}"] = "given in the description"
+            self.sources[f"{_WHAT[section]} {name}: {key}"] = (
+                "given in the description"
+            )
         return merge(base, spec)
 
     def _note(self, section: Section, name: str) -> None:
@@ -310,7 +369,13 @@ def make_switch(switch: SwitchSpec, *, tier: str = "") -> Node:
         "tier": tier or switch.tier or "switch",
     }
     unit = _make_unit(switch)
-    return Node("", "switch", unit=unit, host=HostTraits(**host) if host else None, **attributes)
+    return Node(
+        "",
+        "switch",
+        unit=unit,
+        host=HostTraits(**host) if host else None,
+        **attributes,
+    )
 
 
 def _make_rate_control(spec: RateControlSpec | None) -> RateControl | None:
@@ -318,7 +383,9 @@ def _make_rate_control(spec: RateControlSpec | None) -> RateControl | None:
         return None
     if spec.base is not None:
         spec = merge(_preset_rate_control(spec.base), spec)
-    return RateControl(**attributes_of(RateControl, spec) | {"sender": _sender_of(spec)})
+    return RateControl(
+        **attributes_of(RateControl, spec) | {"sender": _sender_of(spec)}
+    )
 
 
 def _sender_of(spec: RateControlSpec | QueuePolicySpec) -> Sender | None:
@@ -326,7 +393,9 @@ def _sender_of(spec: RateControlSpec | QueuePolicySpec) -> Sender | None:
     if spec.policy is None:
         return None
     values = (spec.constants or {}).items()
-    return Sender(spec.policy, tuple((name, _constant(name, value)) for name, value in values))
+    return Sender(
+        spec.policy, tuple((name, _constant(name, value)) for name, value in values)
+    )
 
 
 def _constant(name: str, value: int | str) -> int:
@@ -388,7 +457,9 @@ def make_link(spec: LinkTypeSpec, name: str = "") -> Link:
         trim_bytes=drop.trim if drop.queue else 0,
         priority=tuple(schedule.priority or ()),
         weights=tuple(schedule.weights or ()),
-        queue_policy=None if spec.queue_policy is None else _sender_of(spec.queue_policy),
+        queue_policy=None
+        if spec.queue_policy is None
+        else _sender_of(spec.queue_policy),
     )
 
 
@@ -398,11 +469,18 @@ def make_format(name: str, spec: FormatSpec | None) -> Format:
 
     def table(values: Any, usual: int, scale: int = 1) -> tuple[int, ...]:
         default = (values or {}).get("default", usual)
-        return tuple(round((values or {}).get(kind, default) * scale) for kind in KIND_NAMES)
+        return tuple(
+            round((values or {}).get(kind, default) * scale) for kind in KIND_NAMES
+        )
 
     attributes: dict[str, Any] = {}
     if spec.payload is not None:
-        attributes["payload_bytes"] = {"sm": 128, "ce": 128, "nic": 128, **spec.payload}
+        attributes["payload_bytes"] = {
+            "sm": 128,
+            "ce": 128,
+            "nic": 128,
+            **spec.payload,
+        }
     return Format(
         name=name,
         flit_bytes=spec.flit or 16,

@@ -35,7 +35,9 @@ def max_flow(
     from networkx.algorithms.flow import shortest_augmenting_path
 
     wires = arrays.wires if only is None else arrays.wires[only]
-    rates_Bps = np.rint(wires["rate_num"] / wires["rate_den"] * 1e12).astype(np.int64)
+    rates_Bps = np.rint(wires["rate_num"] / wires["rate_den"] * 1e12).astype(
+        np.int64
+    )
     forwards = [node.forwards for node in arrays.fabric.nodes]
     source_set, sink_set = {int(n) for n in sources}, {int(n) for n in sinks}
     if source_set & sink_set:
@@ -45,8 +47,12 @@ def max_flow(
     for src, dst, rate_Bps in zip(
         wires["src"].tolist(), wires["dst"].tolist(), rates_Bps.tolist(), strict=True
     ):
-        if (forwards[src] or src in source_set) and (forwards[dst] or dst in sink_set):
-            parallel_Bps = network.get_edge_data(src, dst, {"capacity": 0})["capacity"]
+        if (forwards[src] or src in source_set) and (
+            forwards[dst] or dst in sink_set
+        ):
+            parallel_Bps = network.get_edge_data(src, dst, {"capacity": 0})[
+                "capacity"
+            ]
             network.add_edge(src, dst, capacity=parallel_Bps + rate_Bps)
     network.add_edges_from(("source", node) for node in source_set)
     network.add_edges_from((node, "sink") for node in sink_set)
@@ -66,7 +72,9 @@ MAX_DEVICE_SHARE = 3
 
 def wire_rates_Bps(arrays: FabricArrays) -> NDArray[np.float64]:
     """Return the rate of every wire [B/s]."""
-    rates: NDArray[np.float64] = arrays.wires["rate_num"] / arrays.wires["rate_den"] * 1e12
+    rates: NDArray[np.float64] = (
+        arrays.wires["rate_num"] / arrays.wires["rate_den"] * 1e12
+    )
     return rates
 
 
@@ -94,7 +102,9 @@ def endpoint_rates_Bps(arrays: FabricArrays) -> NDArray[np.float64]:
     between = peer_wires(arrays)
     total = np.zeros(len(arrays.nodes), np.float64)
     np.add.at(total, arrays.wires["src"][between], wire_rates_Bps(arrays)[between])
-    result: NDArray[np.float64] = total[arrays.endpoints["node"][arrays.rank_endpoint]]
+    result: NDArray[np.float64] = total[
+        arrays.endpoints["node"][arrays.rank_endpoint]
+    ]
     return result
 
 
@@ -108,7 +118,10 @@ def bisection_Bps(arrays: FabricArrays, zone: int = 0) -> float:
     nodes = nodes[arrays.nodes["zone"][nodes] == zone]
     half = len(nodes) // 2
     return max_flow(
-        arrays, nodes[:half].tolist(), nodes[half : 2 * half].tolist(), only=peer_wires(arrays)
+        arrays,
+        nodes[:half].tolist(),
+        nodes[half : 2 * half].tolist(),
+        only=peer_wires(arrays),
     )
 
 
@@ -143,16 +156,16 @@ def _machine(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
     injected = float(endpoint_rates_Bps(arrays)[homes == 0][: ranks // 2].sum())
     share = width / injected if injected else 0.0
     where = "bisection of a node" if fabric.num_zones > 1 else "bisection"
-    message = (
-        f"{where} {format_rate(width)} one way, {share:.0%} of the rate of half of the endpoints"
-    )
+    message = f"{where} {format_rate(width)} one way, {share:.0%} of the rate of half of the endpoints"
     yield Finding("info", message)
 
 
 def _network(fabric: Fabric, arrays: FabricArrays) -> Iterator[Finding]:
     if fabric.num_zones < 2 or not len(arrays.nic_targets):
         return
-    arcs = {(link.a, link.b) for end, _, link in fabric.ends() if end.zone == NETWORK}
+    arcs = {
+        (link.a, link.b) for end, _, link in fabric.ends() if end.zone == NETWORK
+    }
     if len(arcs) > MAX_NETWORK_ARCS:
         yield Finding("info", "network too large to find its bisection quickly")
         return
@@ -195,13 +208,17 @@ def _host_tiers(fabric: Fabric) -> Iterator[Finding]:
             if slow
             else ""
         )
-        yield Finding("warning" if slow else "info", f"PCIe switches ({count}): {text}{aside}")
+        yield Finding(
+            "warning" if slow else "info", f"PCIe switches ({count}): {text}{aside}"
+        )
 
 
 def _network_tiers(fabric: Fabric) -> Iterator[Finding]:
     """Report the rates of each tier of network switches downwards, across and upwards."""
     tier = {node.name: node.tier for node in fabric.nodes}
-    groups = Counter((tier[name], _sides(rates)) for name, rates in _side_rates(fabric).items())
+    groups = Counter(
+        (tier[name], _sides(rates)) for name, rates in _side_rates(fabric).items()
+    )
     for (kind, text), count in groups.items():
         name = "network" if kind == "switch" else kind
         yield Finding("info", f"{name} switches ({count}): {text}")
@@ -233,17 +250,25 @@ def _side_rates(fabric: Fabric) -> dict[str, Counter[str]]:
 
 def _sides(rates: Counter[str]) -> str:
     names = (("down", "down"), ("across", "to the same tier"), ("up", "up"))
-    text = ", ".join(f"{format_rate(rates[side])} {word}" for side, word in names if rates[side])
+    text = ", ".join(
+        f"{format_rate(rates[side])} {word}" for side, word in names if rates[side]
+    )
     if rates["down"] and rates["up"]:
         ratio = rates["down"] / rates["up"]
-        text += f", {ratio:.3g}:1 oversubscribed" if ratio > EVEN else ", not oversubscribed"
+        text += (
+            f", {ratio:.3g}:1 oversubscribed"
+            if ratio > EVEN
+            else ", not oversubscribed"
+        )
     return text
 
 
 def _heights(fabric: Fabric) -> dict[str, int]:
     """Return the distance of each network switch from the nearest NIC [links]."""
     neighbours = group_values(
-        (one.name, other.name) for one, other, _ in fabric.ends() if other.zone == NETWORK
+        (one.name, other.name)
+        for one, other, _ in fabric.ends()
+        if other.zone == NETWORK
     )
     level = [node.name for node in fabric.nodes if node.kind == "nic"]
     height = dict.fromkeys(level, 0)

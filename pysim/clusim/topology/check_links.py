@@ -80,7 +80,9 @@ def _warnings(problems: Iterable[tuple[str, str]]) -> Iterator[Finding]:
 
 
 def _ends(fabric: Fabric) -> dict[str, _Ends]:
-    result: dict[str, _Ends] = {node.name: _Ends(Counter(), Counter()) for node in fabric.nodes}
+    result: dict[str, _Ends] = {
+        node.name: _Ends(Counter(), Counter()) for node in fabric.nodes
+    }
     for node, _, link in fabric.ends():
         end = result[node.name]
         end.count[link.cls] += link.count
@@ -94,7 +96,9 @@ def _chips(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str]]:
         chip = node.endpoint
         if chip is None or not chip.links:
             continue
-        have = sum(n for cls, n in ends[node.name].count.items() if cls not in HOST_CLASSES)
+        have = sum(
+            n for cls, n in ends[node.name].count.items() if cls not in HOST_CLASSES
+        )
         if have != chip.links and have:
             yield f"{have} links, but {chip.chip} has {chip.links}", node.name
 
@@ -113,7 +117,11 @@ def _pcie(fabric: Fabric) -> Iterator[tuple[str, str]]:
 def _ports(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str]]:
     for node in fabric.nodes:
         counts = ends[node.name].count
-        have = sum(n for cls, n in counts.items() if node.kind != "nic" or cls not in HOST_CLASSES)
+        have = sum(
+            n
+            for cls, n in counts.items()
+            if node.kind != "nic" or cls not in HOST_CLASSES
+        )
         if node.ports and have > node.ports:
             yield f"{have} links on {node.ports} ports", node.name
 
@@ -134,7 +142,9 @@ def _siblings(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[Finding]:
         yield Finding("warning", f"asymmetric: {message}")
     if not result and ranks:
         first_rates = ends[fabric.ranks[0]].rate_Bps
-        message = ", ".join(f"{format_rate(rate)} of {cls}" for cls, rate in first_rates.items())
+        message = ", ".join(
+            f"{format_rate(rate)} of {cls}" for cls, rate in first_rates.items()
+        )
         yield Finding("info", f"every endpoint has {message} in each direction")
 
 
@@ -147,7 +157,10 @@ def _uneven(fabric: Fabric) -> Iterator[Finding]:
         rates = {link.rate.bytes_per_s for link in links}
         if len(rates) > 1:
             text = ", ".join(format_rate(rate) for rate in sorted(rates))
-            yield Finding("warning", f"{links[0].a}-{links[0].b}: parallel links differ: {text}")
+            yield Finding(
+                "warning",
+                f"{links[0].a}-{links[0].b}: parallel links differ: {text}",
+            )
 
 
 def _adapters(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str]]:
@@ -159,14 +172,21 @@ def _adapters(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str
         host = sum(rate for cls, rate in rates.items() if cls in HOST_CLASSES)
         net = sum(rate for cls, rate in rates.items() if cls not in HOST_CLASSES)
         if net and host and net > host * TOLERANCE:
-            yield f"{format_rate(net)} of network over {format_rate(host)} of PCIe", node.name
+            yield (
+                f"{format_rate(net)} of network over {format_rate(host)} of PCIe",
+                node.name,
+            )
         if fabric.num_zones > 1 and not net:
             yield "on no network; link to a switch or leave out", node.name
 
 
 def _nodes_without_nic(fabric: Fabric) -> Iterator[tuple[str, str]]:
     homes = {node.zone for node in fabric.nodes if node.kind == "nic"}
-    lost = {node.zone for node in fabric.nodes if node.kind in ("gpu", "host")} - homes - {NETWORK}
+    lost = (
+        {node.zone for node in fabric.nodes if node.kind in ("gpu", "host")}
+        - homes
+        - {NETWORK}
+    )
     for zone in sorted(lost) if fabric.num_zones > 1 else ():
         yield "no NIC, cannot reach other nodes", f"node {zone}"
 
@@ -204,7 +224,9 @@ def _buffer_text(link: Link, packet_bytes: int) -> str | None:
     if link.queue_bytes:
         return None
     flight = 2 * link.latency_ps * link.rate.num // link.rate.den
-    trip = f"round trip of {2 * link.latency_ps / 1e6:g} us at {format_rate(link.rate)}"
+    trip = (
+        f"round trip of {2 * link.latency_ps / 1e6:g} us at {format_rate(link.rate)}"
+    )
     if link.xoff_bytes:
         room, need = link.buffer_bytes - link.xoff_bytes, flight + 2 * packet_bytes
         if room < need:
@@ -213,7 +235,9 @@ def _buffer_text(link: Link, packet_bytes: int) -> str | None:
                 f" {format_size(need)}: packets would be lost"
             )
         if link.ecn_max_bytes and link.xoff_bytes < link.ecn_min_bytes:
-            return f"pauses at {format_size(link.xoff_bytes)}, before it marks packets"
+            return (
+                f"pauses at {format_size(link.xoff_bytes)}, before it marks packets"
+            )
         return None
     if link.buffer_bytes < flight:
         share = link.buffer_bytes / flight

@@ -21,7 +21,13 @@ from clusim.base.errors import TopologyError
 from clusim.engine.abi import NONE
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.check_flow import check_flow
-from clusim.topology.check_links import MOST, Finding, by_level, check_links, list_names
+from clusim.topology.check_links import (
+    MOST,
+    Finding,
+    by_level,
+    check_links,
+    list_names,
+)
 from clusim.topology.hosts import GPU_LINKS, hosts_of
 from clusim.topology.model import Fabric
 from clusim.topology.nccl_overrides import told_lines
@@ -64,19 +70,36 @@ def _dependent_states(arrays: FabricArrays) -> set[tuple[int, int]]:
     users = _users(arrays)
     several = arrays.fabric.num_zones > 1
     leaving = {
-        nic: _follow(arrays, nic, _sources(arrays, nic, sources) | _entries(arrays, nic), result)
+        nic: _follow(
+            arrays,
+            nic,
+            _sources(arrays, nic, sources) | _entries(arrays, nic),
+            result,
+        )
         for nic, sources in users.items()
     }
     entering: dict[int, set[int]] = {}
     for nic in users:
-        peers = (o for o in users if o != nic and not (several and zone[o] == zone[nic]))
-        onward = [_next(arrays, state, nic, result) for o in peers for state in leaving[o]]
+        peers = (
+            o for o in users if o != nic and not (several and zone[o] == zone[nic])
+        )
+        onward = [
+            _next(arrays, state, nic, result) for o in peers for state in leaving[o]
+        ]
         entering[nic] = _follow(arrays, nic, set[int]().union(*onward), result)
     for endpoint in range(len(arrays.endpoints)):
-        sources = np.flatnonzero(arrays.targets["zone"][: len(arrays.endpoints)] == zone[endpoint])
-        states = _sources(arrays, endpoint, sources.tolist()) | _entries(arrays, endpoint)
-        for nic in (nic for nic, neighbours in users.items() if endpoint in neighbours):
-            states.update(*(_next(arrays, state, endpoint, result) for state in entering[nic]))
+        sources = np.flatnonzero(
+            arrays.targets["zone"][: len(arrays.endpoints)] == zone[endpoint]
+        )
+        states = _sources(arrays, endpoint, sources.tolist()) | _entries(
+            arrays, endpoint
+        )
+        for nic in (
+            nic for nic, neighbours in users.items() if endpoint in neighbours
+        ):
+            states.update(
+                *(_next(arrays, state, endpoint, result) for state in entering[nic])
+            )
         _follow(arrays, endpoint, states, result)
     return result
 
@@ -91,7 +114,9 @@ def _entries(arrays: FabricArrays, target: int) -> set[int]:
     """
     if arrays.fabric.forwarding.choice != "minimal":
         return set()
-    routers = [node for node, row in enumerate(arrays.fabric.nodes) if row.kind == "switch"]
+    routers = [
+        node for node, row in enumerate(arrays.fabric.nodes) if row.kind == "switch"
+    ]
     return {
         state
         for node in routers
@@ -114,7 +139,9 @@ def _users(arrays: FabricArrays) -> dict[int, list[int]]:
         if fabric.nodes[node].kind == "memory":
             nics = [nic for nic in nics if not _gpudirect(arrays, nic)]
         distances = [(arrays.distance(node, nic), nic) for nic in nics]
-        best = min((distance for distance, _ in distances if distance >= 0), default=-1)
+        best = min(
+            (distance for distance, _ in distances if distance >= 0), default=-1
+        )
         for distance, nic in distances:
             if distance == best >= 0:
                 users[nic].append(endpoint)
@@ -126,17 +153,24 @@ def _gpudirect(arrays: FabricArrays, target: int) -> bool:
     return nic is None or nic.gpudirect
 
 
-def _sources(arrays: FabricArrays, target: int, endpoints: Iterable[int]) -> set[int]:
+def _sources(
+    arrays: FabricArrays, target: int, endpoints: Iterable[int]
+) -> set[int]:
     """Return the first buffers that packets of `endpoints` enter on the path to a target."""
     nodes = (int(arrays.endpoints["node"][endpoint]) for endpoint in endpoints)
     return {state for node in nodes for state in _starts(arrays, node, target)}
 
 
 def _starts(arrays: FabricArrays, node: int, target: int) -> set[int]:
-    return {wire * 2 + int(arrays.wires["dateline"][wire]) for wire in arrays.group(node, target)}
+    return {
+        wire * 2 + int(arrays.wires["dateline"][wire])
+        for wire in arrays.group(node, target)
+    }
 
 
-def _next(arrays: FabricArrays, state: int, target: int, pairs: set[tuple[int, int]]) -> set[int]:
+def _next(
+    arrays: FabricArrays, state: int, target: int, pairs: set[tuple[int, int]]
+) -> set[int]:
     """Return the buffers that a packet in buffer `state` may wait for on the path to `target`.
 
     Each pair (state, following state) is added to `pairs`.
@@ -188,12 +222,23 @@ def check_deadlock(arrays: FabricArrays) -> list[Finding]:
         return [Finding("info", "too large to look for circles of waiting buffers")]
     cycle = dependency_cycle(arrays)
     if not cycle:
-        escape = "escape channels" if arrays.fabric.forwarding.choice == "minimal" else "routes"
-        return [Finding("info", f"{escape} cannot deadlock: buffer dependencies are acyclic")]
+        escape = (
+            "escape channels"
+            if arrays.fabric.forwarding.choice == "minimal"
+            else "routes"
+        )
+        return [
+            Finding(
+                "info", f"{escape} cannot deadlock: buffer dependencies are acyclic"
+            )
+        ]
     names = [f"{arrays.wire_names[wire]} (VC {vc})" for wire, vc in cycle]
     message = f"routes can deadlock: buffers wait in a circle {list_names(names)};"
     return [
-        Finding("warning", f"{message} use routing: dimension-order, or more VCs with datelines")
+        Finding(
+            "warning",
+            f"{message} use routing: dimension-order, or more VCs with datelines",
+        )
     ]
 
 
@@ -218,8 +263,13 @@ def _inside(arrays: FabricArrays, limit: int) -> list[tuple[int, int]]:
     zones = _ranks_of(arrays)
     for ranks in (zones[zone] for zone in firsts.tolist()):
         endpoint = arrays.rank_endpoint[ranks]
-        node, local = arrays.endpoints["node"][endpoint], arrays.targets["local"][endpoint]
-        entries = arrays.nodes["route_lo"][node][:, None] + local[None, :].astype(np.uint64)
+        node, local = (
+            arrays.endpoints["node"][endpoint],
+            arrays.targets["local"][endpoint],
+        )
+        entries = arrays.nodes["route_lo"][node][:, None] + local[None, :].astype(
+            np.uint64
+        )
         missing = arrays.routes[entries] == NONE
         np.fill_diagonal(missing, False)
         for a, b in np.argwhere(missing).tolist():
@@ -243,7 +293,8 @@ def _between(arrays: FabricArrays, limit: int) -> list[tuple[int, int]]:
             if len(result) < limit and other and not arrays.nearest_nics(rank):
                 result.append((rank, other[0]))
         planes = (
-            arrays.machines.planes[int(arrays.machines.plane[nic])] for nic in arrays.nics(zone)
+            arrays.machines.planes[int(arrays.machines.plane[nic])]
+            for nic in arrays.nics(zone)
         )
         on.setdefault(frozenset[int]().union(*planes), zone)
     for one, a in on.items():
@@ -259,7 +310,8 @@ def _holes(arrays: FabricArrays, zones: list[list[int]]) -> list[tuple[int, int]
     at = np.full(len(arrays.nodes), -1, np.int64)
     at[arrays.targets["node"][nics]] = nics
     up = np.flatnonzero(
-        (at[arrays.wires["src"]] >= 0) & (arrays.nodes["zone"][arrays.wires["dst"]] == NONE)
+        (at[arrays.wires["src"]] >= 0)
+        & (arrays.nodes["zone"][arrays.wires["dst"]] == NONE)
     )
     switch, which = np.unique(arrays.wires["dst"][up], return_index=True)
     sources = at[arrays.wires["src"][up[which]]]
@@ -267,14 +319,23 @@ def _holes(arrays: FabricArrays, zones: list[list[int]]) -> list[tuple[int, int]
     meet = np.array([[not a.isdisjoint(b) for b in planes] for a in planes])
     for node, nic in zip(switch.tolist(), sources.tolist(), strict=True):
         row = arrays.nodes[node]
-        groups = arrays.routes[int(row["wide_lo"]) + arrays.targets["wide"][nics].astype(np.int64)]
+        groups = arrays.routes[
+            int(row["wide_lo"]) + arrays.targets["wide"][nics].astype(np.int64)
+        ]
         lost = nics[
-            (groups == NONE) & meet[arrays.machines.plane[nic]][arrays.machines.plane[nics]]
+            (groups == NONE)
+            & meet[arrays.machines.plane[nic]][arrays.machines.plane[nics]]
         ]
         lost = lost[arrays.targets["zone"][lost] != arrays.targets["zone"][nic]]
         if len(lost):
-            ends = (zones[int(arrays.targets["zone"][t])] for t in (nic, int(lost[0])))
-            return [(ranks[0], other[0]) for ranks, other in [tuple(ends)] if ranks and other]
+            ends = (
+                zones[int(arrays.targets["zone"][t])] for t in (nic, int(lost[0]))
+            )
+            return [
+                (ranks[0], other[0])
+                for ranks, other in [tuple(ends)]
+                if ranks and other
+            ]
     return []
 
 
@@ -282,18 +343,24 @@ def errors(fabric: Fabric) -> list[Finding]:
     """Return the reasons why a topology cannot be simulated."""
     result: list[Finding] = []
     if fabric.num_ranks < 1:
-        return [Finding("error", "without GPU or host; add nodes of kind gpu or host")]
+        return [
+            Finding("error", "without GPU or host; add nodes of kind gpu or host")
+        ]
     idle = [f"{link.a}-{link.b}" for link in fabric.links if link.rate.num == 0]
     if idle:
         result.append(
-            Finding("error", f"zero bandwidth on {list_names(idle)}; give a rate above 0")
+            Finding(
+                "error", f"zero bandwidth on {list_names(idle)}; give a rate above 0"
+            )
         )
         return result
     linked = {end for link in fabric.links for end in (link.a, link.b)}
     lonely = [node.name for node in fabric.nodes if node.name not in linked]
     if lonely and len(fabric.nodes) > 1:
         result.append(
-            Finding("error", f"{list_names(lonely)}: without any link; connect or remove")
+            Finding(
+                "error", f"{list_names(lonely)}: without any link; connect or remove"
+            )
         )
         return result
     missing = _unreachable(fabric)
@@ -317,7 +384,10 @@ def _ends_traffic(fabric: Fabric, node: Node) -> bool:
         for link in fabric.links
         if node.name in (link.a, link.b)
     }
-    return sum(fabric.nodes[fabric.node_index[name]].kind in ends for name in reached) > 1
+    return (
+        sum(fabric.nodes[fabric.node_index[name]].kind in ends for name in reached)
+        > 1
+    )
 
 
 def _unreachable(fabric: Fabric) -> list[str]:
@@ -326,14 +396,23 @@ def _unreachable(fabric: Fabric) -> list[str]:
     cut = _cut_off(fabric) if pairs else frozenset()
     hosts = hosts_of(fabric) if cut else {}
     ends = ((fabric.ranks[a], fabric.ranks[b]) for a, b in pairs)
-    return [f"{a} to {b}" for a, b in ends if not (cut & {a, b}) or hosts[a] == hosts[b]]
+    return [
+        f"{a} to {b}" for a, b in ends if not (cut & {a, b}) or hosts[a] == hosts[b]
+    ]
 
 
 def _cut_off(fabric: Fabric) -> frozenset[str]:
     """Return the GPUs of a rack without links to the others: their host reaches no other host."""
     hosts = hosts_of(fabric)
-    several = len({hosts[node.name] for node in fabric.nodes if node.kind == "memory"}) > 1
-    linked = {end for link in fabric.links if link.cls in GPU_LINKS for end in (link.a, link.b)}
+    several = (
+        len({hosts[node.name] for node in fabric.nodes if node.kind == "memory"}) > 1
+    )
+    linked = {
+        end
+        for link in fabric.links
+        if link.cls in GPU_LINKS
+        for end in (link.a, link.b)
+    }
     gpus = {node.name for node in fabric.nodes if node.kind == "gpu"}
     return frozenset(gpus - linked) if several and gpus & linked else frozenset()
 
@@ -355,7 +434,9 @@ def raise_on_errors(fabric: Fabric, where: str) -> None:
     """Raise `TopologyError` if the topology cannot be simulated."""
     result = errors(fabric)
     if result:
-        raise TopologyError("\n".join(f"{where}: {finding.what}" for finding in result))
+        raise TopologyError(
+            "\n".join(f"{where}: {finding.what}" for finding in result)
+        )
 
 
 def check(fabric: Fabric) -> list[Finding]:
@@ -376,7 +457,12 @@ def check(fabric: Fabric) -> list[Finding]:
 
 def _memory(fabric: Fabric) -> list[Finding]:
     """Find GPUs on PCIe without host memory, where staging is impossible."""
-    on_pcie = {end for link in fabric.links if link.cls == "pcie" for end in (link.a, link.b)}
+    on_pcie = {
+        end
+        for link in fabric.links
+        if link.cls == "pcie"
+        for end in (link.a, link.b)
+    }
     homes = {node.zone for node in fabric.nodes if node.kind == "memory"}
     lost = [
         node.name
@@ -395,10 +481,15 @@ def _rings(fabric: Fabric) -> list[Finding]:
     links: Counter[tuple[int, int]] = Counter()
     for link in fabric.links:
         if link.a in ranks and link.b in ranks:
-            for hop in ((ranks[link.a], ranks[link.b]), (ranks[link.b], ranks[link.a])):
+            for hop in (
+                (ranks[link.a], ranks[link.b]),
+                (ranks[link.b], ranks[link.a]),
+            ):
                 links[hop] += link.count
     rings = fabric.ring_orders or ()
-    used = Counter(hop for ring in rings for hop in zip(ring, (*ring[1:], ring[0]), strict=True))
+    used = Counter(
+        hop for ring in rings for hop in zip(ring, (*ring[1:], ring[0]), strict=True)
+    )
     if not rings or not all(hop in links for hop in used):
         return []
     idle = sum(max(0, count - used[hop]) for hop, count in links.items())

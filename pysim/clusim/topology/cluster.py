@@ -70,12 +70,16 @@ def _units(drawing: Drawing, *, complete: bool) -> _Rails:
     used = len(drawing.nics[0])
     rails = spec.rails or used
     if used % rails:
-        raise TopologyError(f"rails={rails}: does not divide the {used} NICs of a node")
+        raise TopologyError(
+            f"rails={rails}: does not divide the {used} NICs of a node"
+        )
     width = used // rails
     ports = drawing.parts.ports("leaf")
     if spec.unit is not None:
         return _Rails(rails, width, spec.unit, ceil(count / spec.unit))
-    lone = spec.spines == 0 or (rails == 1 and not complete and count * width <= ports)
+    lone = spec.spines == 0 or (
+        rails == 1 and not complete and count * width <= ports
+    )
     share = 0.0 if lone else _up_share(drawing)
     unit = int(ports / (1 + share) + 1e-9) // width
     if not unit:
@@ -89,7 +93,9 @@ def _units(drawing: Drawing, *, complete: bool) -> _Rails:
 
 def _up_share(drawing: Drawing) -> float:
     """Return the uplinks of a leaf per NIC on it."""
-    return drawing.parts.uplinks_per_nic() / (drawing.parts.spec.oversubscription or 1.0)
+    return drawing.parts.uplinks_per_nic() / (
+        drawing.parts.spec.oversubscription or 1.0
+    )
 
 
 def draw_rail(drawing: Drawing, *, complete: bool = False) -> None:
@@ -123,12 +129,20 @@ def draw_fat_tree(drawing: Drawing) -> None:
     """Connect all NICs of a node to one leaf, filling the leaves in order."""
     count, used = len(drawing.nics), len(drawing.nics[0])
     ports = drawing.parts.ports("leaf")
-    room = ports if count * used <= ports else int(ports / (1 + _up_share(drawing)) + 1e-9)
+    room = (
+        ports
+        if count * used <= ports
+        else int(ports / (1 + _up_share(drawing)) + 1e-9)
+    )
     down = room // used * used if room >= used else room
     if not down:
-        raise TopologyError(f"a leaf has {ports} ports, without ports for NICs; oversubscribe less")
+        raise TopologyError(
+            f"a leaf has {ports} ports, without ports for NICs; oversubscribe less"
+        )
     down = min(down, (drawing.parts.spec.unit or down) * used)
-    leaves = [drawing.switch(f"leaf{i}", "leaf") for i in range(ceil(count * used / down))]
+    leaves = [
+        drawing.switch(f"leaf{i}", "leaf") for i in range(ceil(count * used / down))
+    ]
     nics = (nic for machine in drawing.nics for nic in machine)
     for index, nic in enumerate(nics):
         drawing.nic(nic, leaves[index // down])
@@ -157,7 +171,9 @@ def _draw_planes(
         drawing.nodes += plane.nodes
         drawing.links += plane.links
         facts = plane.facts
-    drawing.facts.append(f"{amount(len(planes), 'plane')}, each with {', '.join(facts)}")
+    drawing.facts.append(
+        f"{amount(len(planes), 'plane')}, each with {', '.join(facts)}"
+    )
 
 
 def _join(drawing: Drawing, rails: list[list[str]], down: int) -> None:
@@ -176,9 +192,13 @@ def _join(drawing: Drawing, rails: list[list[str]], down: int) -> None:
         return
     room = ports - down
     spine_ports = drawing.parts.ports("spine")
-    levels = spec.levels or (2 if len(leaves) <= spine_ports and spec.cores is None else 3)
+    levels = spec.levels or (
+        2 if len(leaves) <= spine_ports and spec.cores is None else 3
+    )
     if levels == 1:
-        raise TopologyError(f"levels=1: {len(leaves)} leaves need spines; use levels 2 or 3")
+        raise TopologyError(
+            f"levels=1: {len(leaves)} leaves need spines; use levels 2 or 3"
+        )
     if levels == 2:
         spines, cables = _spread(spec, len(leaves), up, spine_ports, room)
         names = [drawing.switch(f"spine{i}", "spine") for i in range(spines)]
@@ -190,7 +210,9 @@ def _join(drawing: Drawing, rails: list[list[str]], down: int) -> None:
     _three_levels(drawing, rails, up, room)
 
 
-def _spread(spec: NetworkSpec, leaves: int, up: int, ports: int, room: int) -> tuple[int, int]:
+def _spread(
+    spec: NetworkSpec, leaves: int, up: int, ports: int, room: int
+) -> tuple[int, int]:
     """Return the number of spines for `leaves` leaves, and the cables per leaf and spine.
 
     As few spines as possible; all leaves have the same number of cables to all spines, at least `up` in all.
@@ -217,14 +239,18 @@ def _spread(spec: NetworkSpec, leaves: int, up: int, ports: int, room: int) -> t
     )
 
 
-def _three_levels(drawing: Drawing, rails: list[list[str]], up: int, room: int) -> None:
+def _three_levels(
+    drawing: Drawing, rails: list[list[str]], up: int, room: int
+) -> None:
     """Add separate spines for the leaves of each rail (or pod), and cores that join them."""
     spec, ports = drawing.parts.spec, drawing.parts.ports("spine")
     core_share = 1 / (spec.core_oversubscription or 1.0)
     below = int(ports / (1 + core_share) + 1e-9)
     longest = max(map(len, rails))
     size = ceil(longest / ceil(longest / below))
-    blocks = [rail[lo : lo + size] for rail in rails for lo in range(0, len(rail), size)]
+    blocks = [
+        rail[lo : lo + size] for rail in rails for lo in range(0, len(rail), size)
+    ]
     per_block = spec
     if spec.spines is not None:
         if spec.spines % len(blocks):
@@ -242,7 +268,8 @@ def _three_levels(drawing: Drawing, rails: list[list[str]], up: int, room: int) 
         for b in range(len(blocks))
     ]
     cores = [
-        [drawing.switch(f"core{g}.{i}", "core") for i in range(per_group)] for g in range(groups)
+        [drawing.switch(f"core{g}.{i}", "core") for i in range(per_group)]
+        for g in range(groups)
     ]
     for block, group in zip(blocks, names, strict=True):
         for leaf in block:
@@ -253,13 +280,19 @@ def _three_levels(drawing: Drawing, rails: list[list[str]], up: int, room: int) 
             for core in cores[index // group_size]:
                 drawing.trunk("core", spine, core, core_cables)
     modular = drawing.parts.ports("core")
-    kind = f" (modular switches of {modular} ports, assumed)" if modular != core_ports else ""
+    kind = (
+        f" (modular switches of {modular} ports, assumed)"
+        if modular != core_ports
+        else ""
+    )
     drawing.facts.append(
         f"{spines * len(blocks)} spines, {amount(groups * per_group, 'core')}{kind}"
     )
 
 
-def _core_groups(drawing: Drawing, blocks: int, spines: int, above: int) -> tuple[int, int]:
+def _core_groups(
+    drawing: Drawing, blocks: int, spines: int, above: int
+) -> tuple[int, int]:
     """Return the spines per block that share cores, and the cables from a spine to each core."""
     spec, ports = drawing.parts.spec, drawing.parts.ports("core")
     cores = spec.cores
@@ -314,7 +347,11 @@ _ALLOWED = {
 
 
 def build_cluster(
-    topology: Topology, problems: Problems, load: Callable[[str], Fabric], *, source_text: str = ""
+    topology: Topology,
+    problems: Problems,
+    load: Callable[[str], Fabric],
+    *,
+    source_text: str = "",
 ) -> Fabric:
     """Return the cluster of a description.
 
@@ -328,7 +365,9 @@ def build_cluster(
         raise TopologyError(f"{problems.where}: 'cluster' is missing")
     for key in sorted(topology.model_fields_set - _ALLOWED):
         problems.add(
-            (key,), "belongs to one node; put it into the file that 'node' names", key=True
+            (key,),
+            "belongs to one node; put it into the file that 'node' names",
+            key=True,
         )
     problems.raise_if_any()
     machine = _machine(cluster.node, load, problems)
@@ -338,7 +377,8 @@ def build_cluster(
     ):
         if size * cluster.nodes > limit:
             problems.add(
-                ("cluster", "nodes"), f"{cluster.nodes} x {size} {noun}; the limit is {limit}"
+                ("cluster", "nodes"),
+                f"{cluster.nodes} x {size} {noun}; the limit is {limit}",
             )
     problems.raise_if_any()
     spec = usual_network(machine)
@@ -388,7 +428,9 @@ def _machine(name: str, load: Callable[[str], Fabric], problems: Problems) -> Fa
         problems.raise_if_any()
         raise
     if machine.num_zones > 1 or any(node.zone for node in machine.nodes):
-        problems.add(("cluster", "node"), f"{name!r} is a cluster itself; name one node")
+        problems.add(
+            ("cluster", "node"), f"{name!r} is a cluster itself; name one node"
+        )
     elif not any(node.kind == "nic" for node in machine.nodes):
         problems.add(
             ("cluster", "node"),
@@ -419,9 +461,9 @@ def _merge(usual: NetworkSpec, spec: NetworkSpec) -> NetworkSpec:
         inherited |= set(NetworkSpec.model_fields) - {
             "link", "trunk", "switch", "spine_switch", "core_switch", "radix"
         }  # fmt: skip
-    values = {key: getattr(usual, key) for key in inherited & usual.model_fields_set} | {
-        key: getattr(spec, key) for key in spec.model_fields_set
-    }
+    values = {
+        key: getattr(usual, key) for key in inherited & usual.model_fields_set
+    } | {key: getattr(spec, key) for key in spec.model_fields_set}
     return NetworkSpec(**values)
 
 
@@ -435,16 +477,23 @@ def join_machines(machine: Fabric, count: int, parts: Parts) -> Fabric:
     nic_names = [[f"n{zone}/{nic}" for nic in nics[:used]] for zone in range(count)]
     drawing = Drawing(parts, nic_names)
     _DRAW[spec.kind](drawing)
-    names = {name: _name_for(name, form, machine) for name, form in parts.formats.items()}
+    names = {
+        name: _name_for(name, form, machine) for name, form in parts.formats.items()
+    }
     formats = dict(machine.formats)
     formats |= {
-        names[name]: replace(form, name=names[name]) for name, form in parts.formats.items()
+        names[name]: replace(form, name=names[name])
+        for name, form in parts.formats.items()
     }
     if any(old != new for old, new in names.items()):
-        drawing.links = [replace(link, format=names[link.format]) for link in drawing.links]
+        drawing.links = [
+            replace(link, format=names[link.format]) for link in drawing.links
+        ]
     nodes, links = _copies(machine, count)
     if spec.kind == "dual-tor":
-        nodes = [replace(node, ports=2) if node.kind == "nic" else node for node in nodes]
+        nodes = [
+            replace(node, ports=2) if node.kind == "nic" else node for node in nodes
+        ]
     ranks = machine.num_ranks
     rings = machine.ring_orders and tuple(
         tuple(rank + zone * ranks for zone in range(count) for rank in ring)
@@ -461,7 +510,10 @@ def join_machines(machine: Fabric, count: int, parts: Parts) -> Fabric:
         network_routing="dimension-order" if drawing.dimension_order else "shortest",
         network=spec.plain(),
         description=f"{count} x {machine.name}, {spec.kind} network: {', '.join(drawing.facts)}",
-        sources={**machine.sources, **{f"network: {k}": v for k, v in parts.sources.items()}},
+        sources={
+            **machine.sources,
+            **{f"network: {k}": v for k, v in parts.sources.items()},
+        },
         source_text="",
     )
 
@@ -477,6 +529,10 @@ def _copies(machine: Fabric, count: int) -> tuple[list[Node], list[Link]]:
     links: list[Link] = []
     for zone in range(count):
         names = {node.name: f"n{zone}/{node.name}" for node in machine.nodes}
-        nodes += [replace(node, name=names[node.name], zone=zone) for node in machine.nodes]
-        links += [replace(link, a=names[link.a], b=names[link.b]) for link in machine.links]
+        nodes += [
+            replace(node, name=names[node.name], zone=zone) for node in machine.nodes
+        ]
+        links += [
+            replace(link, a=names[link.a], b=names[link.b]) for link in machine.links
+        ]
     return nodes, links

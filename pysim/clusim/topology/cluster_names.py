@@ -76,11 +76,16 @@ def superpods() -> dict[str, str]:
 
 def _files() -> list[tuple[str, Path, int]]:
     """Return name, path and time of change [ns] of every preset."""
-    return [(n, p, p.stat().st_mtime_ns) for n, p in resources.shipped_topologies().items()]
+    return [
+        (n, p, p.stat().st_mtime_ns)
+        for n, p in resources.shipped_topologies().items()
+    ]
 
 
 @lru_cache(maxsize=256)
-def _describe_cluster(name: str, path: Path, _changed: int) -> tuple[Topology, Catalogue]:
+def _describe_cluster(
+    name: str, path: Path, _changed: int
+) -> tuple[Topology, Catalogue]:
     topology, problems = describe(path.read_text("utf-8"), path.name, name)
     return topology, Catalogue(topology, problems)
 
@@ -89,14 +94,27 @@ def _describe_cluster(name: str, path: Path, _changed: int) -> tuple[Topology, C
 def _traits(name: str, path: Path, changed: int) -> Traits | None:
     topology, catalogue = _describe_cluster(name, path, changed)
     nodes = topology.nodes.values()
-    named = [node.chip for node in nodes if node.kind == "gpu" and node.chip is not None]
+    named = [
+        node.chip for node in nodes if node.kind == "gpu" and node.chip is not None
+    ]
     chip = next((_standard(name, topology.chips, GPUS) for name in named), None)
     if chip is None:
         return None
-    kinds = {name: node.kind for key, node in topology.nodes.items() for name in names_of(key)}
-    adapters = [_standard(node.nic, topology.nics, ADAPTERS) for node in nodes if node.nic]
+    kinds = {
+        name: node.kind
+        for key, node in topology.nodes.items()
+        for name in names_of(key)
+    }
+    adapters = [
+        _standard(node.nic, topology.nics, ADAPTERS) for node in nodes if node.nic
+    ]
     usual = next(
-        (TRANSPORTS[adapter.plugin].in_logs for adapter in adapters if adapter is not None), ""
+        (
+            TRANSPORTS[adapter.plugin].in_logs
+            for adapter in adapters
+            if adapter is not None
+        ),
+        "",
     )
     network = topology.logs.network or usual
     return Traits(
@@ -111,7 +129,9 @@ def _traits(name: str, path: Path, changed: int) -> Traits | None:
     )
 
 
-def _standard(name: str, specs: Mapping[str, Spec], entries: Mapping[str, T]) -> T | None:
+def _standard(
+    name: str, specs: Mapping[str, Spec], entries: Mapping[str, T]
+) -> T | None:
     """Return the object of `clusim.hardware` of a type or of its base."""
     names: set[str] = set()
     while name in specs and name not in names:
@@ -120,14 +140,23 @@ def _standard(name: str, specs: Mapping[str, Spec], entries: Mapping[str, T]) ->
     return entries.get(name)
 
 
-def _linked_by(topology: Topology, catalogue: Catalogue, kinds: Mapping[str, str]) -> LinkedBy:
+def _linked_by(
+    topology: Topology, catalogue: Catalogue, kinds: Mapping[str, str]
+) -> LinkedBy:
     """Return the connection of GPUs, from links of other classes than links of hosts."""
     ends = []
     for number, link in enumerate(topology.links):
         names = [*names_of(link.from_), *names_of(link.to)]
         base = link.type or link.base
-        kind = catalogue.resolve("link_types", base, ("links", number)) if base else link
-        if "gpu" in (met := {kinds.get(name, "") for name in names}) and kind is not None:
+        kind = (
+            catalogue.resolve("link_types", base, ("links", number))
+            if base
+            else link
+        )
+        if (
+            "gpu" in (met := {kinds.get(name, "") for name in names})
+            and kind is not None
+        ):
             ends += [met] if (link.class_ or kind.class_) not in HOST_CLASSES else []
     catalogue.problems.raise_if_any()
     if {"gpu", "switch"} in ends:
@@ -184,7 +213,9 @@ def _pairs(arguments: str) -> dict[str, str]:
     for part in arguments.split(",") if arguments else []:
         key, equals, value = (text.strip() for text in part.partition("="))
         if not equals or not value:
-            raise TopologyError(f"{part!r}: must be option=value; for example nodes=32")
+            raise TopologyError(
+                f"{part!r}: must be option=value; for example nodes=32"
+            )
         if key in result:
             raise TopologyError(f"{key}: given twice")
         result[key] = value
@@ -214,7 +245,9 @@ def _set(network: dict[str, Any], key: str, text: str) -> None:
 
 def _number(key: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 6):
-        raise TopologyError(f"{key}={text[:20]!r}: must be an integer, at most 999999")
+        raise TopologyError(
+            f"{key}={text[:20]!r}: must be an integer, at most 999999"
+        )
     return int(text)
 
 
@@ -223,5 +256,7 @@ def _ratio(key: str, text: str) -> float:
     try:
         value = float(upper) / float(lower or "1")
     except (ValueError, ZeroDivisionError):
-        raise TopologyError(f"{key}={text[:20]!r}: must be a number such as 2 or 3:1") from None
+        raise TopologyError(
+            f"{key}={text[:20]!r}: must be a number such as 2 or 3:1"
+        ) from None
     return value

@@ -31,7 +31,13 @@ from clusim.topology.catalogue import Catalogue, Section
 from clusim.topology.generators import group_pairs
 from clusim.topology.model import Fabric, Format, Link
 from clusim.topology.node import NETWORK, Node
-from clusim.topology.schema import LengthsSpec, LinkSpec, NetworkSpec, NodeSpec, Topology
+from clusim.topology.schema import (
+    LengthsSpec,
+    LinkSpec,
+    NetworkSpec,
+    NodeSpec,
+    Topology,
+)
 from clusim.topology.tori import neighbours
 from clusim.topology.validate import KeyPath, Problems
 
@@ -108,9 +114,13 @@ class Drawing:
         """Connect a NIC to its switch."""
         self.links.append(replace(self.parts.links["nic"], a=nic, b=switch))
 
-    def trunk(self, tier: str, a: str, b: str, count: int = 1, **changes: Any) -> None:
+    def trunk(
+        self, tier: str, a: str, b: str, count: int = 1, **changes: Any
+    ) -> None:
         """Join two switches."""
-        self.links.append(replace(self.parts.links[tier], a=a, b=b, count=count, **changes))
+        self.links.append(
+            replace(self.parts.links[tier], a=a, b=b, count=count, **changes)
+        )
 
 
 def amount(count: int, one: str, noun: str = "") -> str:
@@ -137,12 +147,16 @@ def _link_of_slot(machine: Fabric) -> str:
     return next((name for rate, name in SLOTS if rate <= slot), SLOTS[-1][1])
 
 
-def make_parts(spec: NetworkSpec, machine: Fabric, topology: Topology, problems: Problems) -> Parts:
+def make_parts(
+    spec: NetworkSpec, machine: Fabric, topology: Topology, problems: Problems
+) -> Parts:
     """Resolve the types that `spec` names; raise `TopologyError` for unknown types."""
     if spec.link is None:
         spec = spec.model_copy(update={"link": _link_of_slot(machine)})
     if spec.switch is None:
-        spec = spec.model_copy(update={"switch": SWITCHES_BY_LINK.get(str(spec.link), "generic")})
+        spec = spec.model_copy(
+            update={"switch": SWITCHES_BY_LINK.get(str(spec.link), "generic")}
+        )
     types = _types(machine, topology)
     _check_types(spec, types, topology, problems)
     sample = _sample(spec, types, problems)
@@ -150,7 +164,9 @@ def make_parts(spec: NetworkSpec, machine: Fabric, topology: Topology, problems:
         spec=spec,
         links=dict(zip(TIERS, sample.links, strict=True)),
         switches={
-            node.name: node if spec.radix is None else replace(node, ports=spec.radix)
+            node.name: node
+            if spec.radix is None
+            else replace(node, ports=spec.radix)
             for node in sample.nodes
             if node.name != "nic"
         },
@@ -181,7 +197,9 @@ def _check_types(
         name = getattr(spec, key)
         if name is not None and (section, name) not in visited:
             in_file = network is not None and key in network.model_fields_set
-            place: KeyPath = ("cluster", "network", key) if in_file else ("cluster", "network")
+            place: KeyPath = (
+                ("cluster", "network", key) if in_file else ("cluster", "network")
+            )
             result = catalogue.resolve(section, name, place)
             form = getattr(result, "format", None)
             if isinstance(form, str):
@@ -195,7 +213,11 @@ def _sample(spec: NetworkSpec, types: Topology, problems: Problems) -> Fabric:
     lengths = spec.lengths or LengthsSpec()
     trunk = spec.trunk or spec.link
     spine = spec.spine_switch or spec.switch
-    switches = {"leaf": spec.switch, "spine": spine, "core": spec.core_switch or spine}
+    switches = {
+        "leaf": spec.switch,
+        "spine": spine,
+        "core": spec.core_switch or spine,
+    }
     ends = {"nic": ("nic", "leaf"), "core": ("spine", "core")}
     links = []
     for tier in TIERS:
@@ -206,8 +228,12 @@ def _sample(spec: NetworkSpec, types: Topology, problems: Problems) -> Fabric:
             data["length"] = length
         links.append(LinkSpec.model_validate(data))
     nodes = {"nic": NodeSpec(kind="host")}
-    nodes |= {tier: NodeSpec(kind="switch", switch=name) for tier, name in switches.items()}
-    return assemble(types.model_copy(update={"nodes": nodes, "links": links}), problems)
+    nodes |= {
+        tier: NodeSpec(kind="switch", switch=name) for tier, name in switches.items()
+    }
+    return assemble(
+        types.model_copy(update={"nodes": nodes, "links": links}), problems
+    )
 
 
 def _types(machine: Fabric, topology: Topology) -> Topology:
@@ -230,7 +256,9 @@ def _read_again(machine: Fabric) -> Topology:
     from clusim.topology.yamltext import parse
 
     try:
-        return validate(parse(machine.source_text, machine.name).data, Problems(machine.name))
+        return validate(
+            parse(machine.source_text, machine.name).data, Problems(machine.name)
+        )
     except TopologyError:
         return Topology(name=machine.name)
 
@@ -257,11 +285,15 @@ def _groups(drawing: Drawing) -> _Groups:
     """Return the groups that hold all nodes; raise `TopologyError` if they cannot be joined."""
     spec, ports = drawing.parts.spec, drawing.parts.ports("leaf")
     count, used = len(drawing.nics), len(drawing.nics[0])
-    nics = spec.switch_nics or (max(1, ports // 4) if ports < UNLIMITED else NICS_PER_SWITCH)
+    nics = spec.switch_nics or (
+        max(1, ports // 4) if ports < UNLIMITED else NICS_PER_SWITCH
+    )
     local = spec.local_links or 1
     size = spec.group_switches or min(2 * nics, ceil(count * used / nics))
     if size * nics < used:
-        raise TopologyError(f"a group has room for {size * nics} NICs, needs {used} for one node")
+        raise TopologyError(
+            f"a group has room for {size * nics} NICs, needs {used} for one node"
+        )
     machines = size * nics // used
     groups = spec.groups or ceil(count / machines)
     if groups * machines < count:
@@ -288,19 +320,26 @@ def draw_dragonfly(drawing: Drawing) -> None:
     """Build groups of switches, fully connected inside, with links between any two groups."""
     plan = _groups(drawing)
     switches = [
-        [drawing.switch(f"switch{g}.{i}", "leaf", "switch") for i in range(plan.size)]
+        [
+            drawing.switch(f"switch{g}.{i}", "leaf", "switch")
+            for i in range(plan.size)
+        ]
         for g in range(plan.count)
     ]
     for number, machine in enumerate(drawing.nics):
         group, place = divmod(number, plan.machines)
         for index, nic in enumerate(machine):
-            drawing.nic(nic, switches[group][(place * len(machine) + index) % plan.size])
+            drawing.nic(
+                nic, switches[group][(place * len(machine) + index) % plan.size]
+            )
     for members in switches:
         for a, b in combinations(members, 2):
             drawing.trunk("local", a, b, plan.local, dim=1)
     for i, j, one, two in group_pairs(plan.count, plan.size * plan.links):
         ends = switches[i][one % plan.size], switches[j][two % plan.size]
-        drawing.trunk("global", *ends, dim=1, weight=GLOBAL_WEIGHT, dateline=(True, True))
+        drawing.trunk(
+            "global", *ends, dim=1, weight=GLOBAL_WEIGHT, dateline=(True, True)
+        )
     drawing.facts.append(
         f"{amount(plan.count, 'group')} of {amount(plan.size, 'switch', 'switches')}"
     )
@@ -335,7 +374,9 @@ def draw_torus(drawing: Drawing) -> None:
             drawing.nic(nic, names[place])
     for place, following, axis, last in neighbours(shape, wrap=True):
         source, target = names[place], names[following]
-        drawing.trunk("torus", source, target, cables, dim=axis + 1, dateline=(last, last))
+        drawing.trunk(
+            "torus", source, target, cables, dim=axis + 1, dateline=(last, last)
+        )
     drawing.dimension_order = True
     drawing.facts.append(f"torus {text}, {amount(cables, 'link')} to each neighbour")
 

@@ -14,7 +14,16 @@ from clusim.topology.model import Fabric, Link
 from clusim.topology.node import Node
 from clusim.topology.render import ranges
 
-_SKIPPED = {"name", "a", "b", "description", "sources", "source_text", "nodes", "links"}
+_SKIPPED = {
+    "name",
+    "a",
+    "b",
+    "description",
+    "sources",
+    "source_text",
+    "nodes",
+    "links",
+}
 _NOT_SHOWN = {"endpoint", "unit", "nic", "rate_control"}
 """Parts of a graph node that are compared field by field."""
 
@@ -86,7 +95,9 @@ def _node_word(node: Node) -> str:
     return f"{node.kind} {node.product}".strip()
 
 
-def _only(mine: Mapping[str, Node], theirs: Mapping[str, Node], text: str) -> Iterator[Difference]:
+def _only(
+    mine: Mapping[str, Node], theirs: Mapping[str, Node], text: str
+) -> Iterator[Difference]:
     groups = group_values(
         (_node_word(item), name) for name, item in mine.items() if name not in theirs
     )
@@ -110,7 +121,9 @@ def _changes(one: Any, other: Any, prefix: str = "") -> Iterator[str]:
             yield from _changes(before, after)
             continue
         if item.name in _NOT_SHOWN:
-            word = {"unit": "reduction unit", "nic": "adapter"}.get(item.name, _plain(item.name))
+            word = {"unit": "reduction unit", "nic": "adapter"}.get(
+                item.name, _plain(item.name)
+            )
             yield f"{word} only in the {'second' if before is None else 'first'}"
             continue
         word = prefix + _WORDS.get(item.name, _plain(item.name))
@@ -135,7 +148,9 @@ def _show(name: str, value: Any) -> str:
     if name.endswith(("_256", "_120", "_1024")) and isinstance(value, int):
         return f"{value / int(name.rpartition('_')[2]):g}"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k} {_show(name, v)}" for k, v in value.items()) + "}"
+        return (
+            "{" + ", ".join(f"{k} {_show(name, v)}" for k, v in value.items()) + "}"
+        )
     if isinstance(value, tuple) and len(value) > 4:
         return f"{len(value)} values"
     return "none" if value in (None, "") else str(value)
@@ -149,7 +164,9 @@ def _by_ends(fabric: Fabric) -> dict[Ends, list[Link]]:
         ((min(link.a, link.b), max(link.a, link.b)), link) for link in fabric.links
     )
     for links in result.values():
-        links.sort(key=lambda link: (link.cls, link.name, str(link.rate), link.latency_ps))
+        links.sort(
+            key=lambda link: (link.cls, link.name, str(link.rate), link.latency_ps)
+        )
     return result
 
 
@@ -173,7 +190,9 @@ def _links(one: Fabric, other: Fabric) -> Iterator[Difference]:
 
 
 def _links_word(links: Iterable[Link]) -> str:
-    return ", ".join(f"{k.count} x {k.label} of {format_rate(k.rate)}" for k in links)
+    return ", ".join(
+        f"{k.count} x {k.label} of {format_rate(k.rate)}" for k in links
+    )
 
 
 def _link_changes(mine: list[Link], theirs: list[Link]) -> Iterator[str]:
@@ -197,9 +216,13 @@ def _pairs(pairs: list[Ends]) -> str:
     groups = group_values((tuple(targets), a) for a, targets in neighbours.items())
     if len(groups) > MOST_GROUPS and len(neighbours) == len(pairs):
         return f"{ranges(neighbours)} - {ranges(b for _, b in pairs)}, in order"
-    lines = [f"{ranges(sources)} - {ranges(right)}" for right, sources in groups.items()]
+    lines = [
+        f"{ranges(sources)} - {ranges(right)}" for right, sources in groups.items()
+    ]
     more = len(lines) - MOST_GROUPS
-    return "; ".join(lines[:MOST_GROUPS]) + (f"; and {more} more" if more > 0 else "")
+    return "; ".join(lines[:MOST_GROUPS]) + (
+        f"; and {more} more" if more > 0 else ""
+    )
 
 
 def _settings(one: Fabric, other: Fabric) -> Iterator[Difference]:
@@ -218,4 +241,6 @@ def _settings(one: Fabric, other: Fabric) -> Iterator[Difference]:
                         yield Difference(f"{word} {name}", text)
         else:
             word = _WORDS.get(item.name, _plain(item.name))
-            yield Difference(word, f"{_show(item.name, before)} -> {_show(item.name, after)}")
+            yield Difference(
+                word, f"{_show(item.name, before)} -> {_show(item.name, after)}"
+            )

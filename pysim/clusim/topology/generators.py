@@ -65,20 +65,37 @@ class _Sketch:
     def switch(self, name: str, tier: str) -> str:
         """Add a switch."""
         latency = self.switch_latency_ps
-        self.nodes.append(Node(name, "switch", latency, self.store_and_forward, tier=tier))
+        self.nodes.append(
+            Node(name, "switch", latency, self.store_and_forward, tier=tier)
+        )
         return name
 
     def link(self, a: str, b: str, cls: str, **overrides: Any) -> None:
         """Add a link of the common kind; `overrides` overrides fields of `Link`."""
-        rate, latency_ps, buffer_bytes = self.rate, self.latency_ps, self.buffer_bytes
-        link = Link(a, b, 1, rate, latency_ps, "packet", buffer_bytes, cls=cls, **overrides)
+        rate, latency_ps, buffer_bytes = (
+            self.rate,
+            self.latency_ps,
+            self.buffer_bytes,
+        )
+        link = Link(
+            a, b, 1, rate, latency_ps, "packet", buffer_bytes, cls=cls, **overrides
+        )
         self.links.append(link)
 
     def host_link(self, host: str, router: str, radix: int) -> None:
         """Connect a host to its router, as fast as the router's `radix` other links."""
         rate = self.host_rate or self.rate * max(1, radix)
         buffer_bytes = self.buffer_bytes * max(1, radix)
-        link = Link(host, router, 1, rate, self.host_latency_ps, "packet", buffer_bytes, cls="host")
+        link = Link(
+            host,
+            router,
+            1,
+            rate,
+            self.host_latency_ps,
+            "packet",
+            buffer_bytes,
+            cls="host",
+        )
         self.links.append(link)
 
     def loop_bytes(self) -> int:
@@ -119,7 +136,9 @@ def _fat_tree(sketch: _Sketch, args: Arguments) -> None:
     for index, host in enumerate(hosts):
         sketch.link(host, edges[index // per_edge], "host")
     for pod, e, a in product(range(k), range(half), range(half)):
-        sketch.link(edges[pod * half + e], middle[pod * half + a], "edge-aggregation")
+        sketch.link(
+            edges[pod * half + e], middle[pod * half + a], "edge-aggregation"
+        )
     for pod, a, c in product(range(k), range(half), range(half)):
         sketch.link(middle[pod * half + a], cores[a * half + c], "aggregation-core")
 
@@ -146,7 +165,9 @@ def _grid(sketch: _Sketch, shape: tuple[int, ...], *, wrap: bool) -> None:
     radix = sum(min(2, size - 1) if wrap or size < 3 else 2 for size in shape)
     for index, place in enumerate(places):
         sketch.host_link(f"host{index}", f"router{suffix[place]}", radix)
-    for place, following, axis, last in neighbours(shape, wrap=wrap, twist=sketch.twist):
+    for place, following, axis, last in neighbours(
+        shape, wrap=wrap, twist=sketch.twist
+    ):
         a, b = f"router{suffix[place]}", f"router{suffix[following]}"
         sketch.link(a, b, f"dim{axis}", dim=axis + 1, dateline=(last, last))
 
@@ -166,9 +187,14 @@ def _dragonfly(sketch: _Sketch, args: Arguments) -> None:
     _limit(groups * a * (p + 1))
     for index in range(groups * a * p):
         sketch.host(f"host{index}")
-    routers = [[sketch.switch(f"router{g}.{r}", "router") for r in range(a)] for g in range(groups)]
+    routers = [
+        [sketch.switch(f"router{g}.{r}", "router") for r in range(a)]
+        for g in range(groups)
+    ]
     for index in range(groups * a * p):
-        sketch.link(f"host{index}", routers[index // (a * p)][index // p % a], "host")
+        sketch.link(
+            f"host{index}", routers[index // (a * p)][index // p % a], "host"
+        )
     for group in routers:
         for r, s in combinations(range(a), 2):
             sketch.link(group[r], group[s], "local")
@@ -199,7 +225,8 @@ def _tree(sketch: _Sketch, args: Arguments) -> None:
     below, cls, level = [sketch.host(f"host{i}") for i in range(count)], "host", 0
     while len(below) > 1:
         switches = [
-            sketch.switch(f"switch{level}.{i}", "switch") for i in range(-(-len(below) // arity))
+            sketch.switch(f"switch{level}.{i}", "switch")
+            for i in range(-(-len(below) // arity))
         ]
         for number, node in enumerate(below):
             sketch.link(node, switches[number // arity], cls)
@@ -211,7 +238,9 @@ def _fully_connected(sketch: _Sketch, args: Arguments) -> None:
     count = args["n"]
     _limit(count)
     if count > 1024:
-        raise TopologyError(f"n={count}: more than {MAX_LINKS // 2} links; at most 1024 hosts")
+        raise TopologyError(
+            f"n={count}: more than {MAX_LINKS // 2} links; at most 1024 hosts"
+        )
     hosts = [sketch.host(f"host{i}") for i in range(count)]
     for a, b in combinations(hosts, 2):
         sketch.link(a, b, "direct")
@@ -240,14 +269,20 @@ def _no_draw(_sketch: _Sketch, _args: Arguments) -> None:
 
 
 GENERATORS: Mapping[str, _Generator] = {
-    "fat-tree": _Generator(_fat_tree, {"k": None, "oversub": 1}, "fat-tree:k=8,oversub=2"),
+    "fat-tree": _Generator(
+        _fat_tree, {"k": None, "oversub": 1}, "fat-tree:k=8,oversub=2"
+    ),
     "torus": _Generator(_no_draw, {}, "torus:4x4x4", grid=True),
     "mesh": _Generator(_no_draw, {}, "mesh:8x8", grid=False),
     "ring": _Generator(_no_draw, {}, "ring:8", grid=True),
-    "dragonfly": _Generator(_dragonfly, {"h": None, "p": 0, "a": 0, "groups": 0}, "dragonfly:h=2"),
+    "dragonfly": _Generator(
+        _dragonfly, {"h": None, "p": 0, "a": 0, "groups": 0}, "dragonfly:h=2"
+    ),
     "star": _Generator(_star, {"n": None}, "star:16"),
     "tree": _Generator(_tree, {"n": None, "arity": 2}, "tree:8:2"),
-    "fully-connected": _Generator(_fully_connected, {"n": None}, "fully-connected:8"),
+    "fully-connected": _Generator(
+        _fully_connected, {"n": None}, "fully-connected:8"
+    ),
 }
 """Generators by name."""
 
@@ -326,7 +361,9 @@ def generate(spec: str, **options: object) -> Fabric:
     """
     name, _, arguments = spec.partition(":")
     if name not in GENERATORS:
-        raise TopologyError(f"{spec!r}: no such generator{did_you_mean(name, GENERATORS)}")
+        raise TopologyError(
+            f"{spec!r}: no such generator{did_you_mean(name, GENERATORS)}"
+        )
     try:
         return _generate(spec, name, arguments, options)
     except ClusimError as error:
@@ -334,7 +371,9 @@ def generate(spec: str, **options: object) -> Fabric:
         raise TopologyError(f"{excerpt}: {error}") from None
 
 
-def _generate(spec: str, name: str, text: str, options: Mapping[str, object]) -> Fabric:
+def _generate(
+    spec: str, name: str, text: str, options: Mapping[str, object]
+) -> Fabric:
     from clusim.topology.catalogue import preset_endpoint, preset_protocols
 
     title = spec + "".join(f",{key}={value}" for key, value in options.items())
@@ -351,7 +390,9 @@ def _generate(spec: str, name: str, text: str, options: Mapping[str, object]) ->
             raise TopologyError(f"{key}: {error}") from None
     if sketch.twist and not generator.grid:
         raise TopologyError(f"twist: only of tori, not of {name}")
-    sketch.buffer_bytes = sketch.buffer_bytes or sketch.loop_bytes() * 2 * len(shape) or 131_072
+    sketch.buffer_bytes = (
+        sketch.buffer_bytes or sketch.loop_bytes() * 2 * len(shape) or 131_072
+    )
     if generator.grid is not None:
         _grid(sketch, shape, wrap=generator.grid)
     else:
@@ -374,7 +415,9 @@ def _known_option(generator: _Generator, key: str, *, sized: bool = True) -> Non
         options = [*generator.arguments, *_OPTIONS]
         unsized = generator.grid is not None and not sized
         sizes = f"; sizes are not named: {generator.example}" if unsized else ""
-        raise TopologyError(f"unknown option {key!r}{did_you_mean(key, options)}{sizes}")
+        raise TopologyError(
+            f"unknown option {key!r}{did_you_mean(key, options)}{sizes}"
+        )
 
 
 def _arguments(
@@ -382,7 +425,9 @@ def _arguments(
 ) -> tuple[tuple[int, ...], Arguments, dict[str, object]]:
     """Split ``4x4,rate=...`` or ``k=8,...`` into shape, arguments and common options."""
     shape: tuple[int, ...] = ()
-    args: Arguments = {key: value for key, value in generator.arguments.items() if value}
+    args: Arguments = {
+        key: value for key, value in generator.arguments.items() if value
+    }
     options: dict[str, object] = {}
     for number, part in enumerate(argument_text.split(",") if argument_text else []):
         key, equals, value = part.partition("=")
@@ -396,16 +441,23 @@ def _arguments(
                 raise TopologyError(
                     f"{part!r}: must be {':'.join(places)}; for example {generator.example}"
                 )
-            args |= {name: _integer(name, text) for name, text in zip(places, values, strict=False)}
+            args |= {
+                name: _integer(name, text)
+                for name, text in zip(places, values, strict=False)
+            }
         elif not equals:
-            raise TopologyError(f"{part!r}: must be option=value; for example {generator.example}")
+            raise TopologyError(
+                f"{part!r}: must be option=value; for example {generator.example}"
+            )
         elif key in generator.arguments:
             args[key] = _integer(key, value)
         else:
             _known_option(generator, key, sized=bool(shape))
             options[key] = value.strip()
     missing = [
-        key for key, value in generator.arguments.items() if value is None and key not in args
+        key
+        for key, value in generator.arguments.items()
+        if value is None and key not in args
     ]
     if missing or (generator.grid is not None and not shape):
         raise TopologyError(
@@ -421,5 +473,7 @@ def _integer(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and text.strip("0")):
         raise TopologyError(f"{name}={text!r}: must be an integer above 0")
     if len(text) > 6:
-        raise TopologyError(f"{name}={text[:20]}: too large; the limit is {MAX_NODES} nodes")
+        raise TopologyError(
+            f"{name}={text[:20]}: too large; the limit is {MAX_NODES} nodes"
+        )
     return int(text)

@@ -93,13 +93,21 @@ def to_networkx(fabric: Fabric) -> nx.MultiGraph[str]:
 
     data = to_data(fabric)
     graph: nx.MultiGraph[str] = nx.MultiGraph()
-    graph.graph.update({key: value for key, value in data.items() if key not in ("nodes", "links")})
+    graph.graph.update(
+        {key: value for key, value in data.items() if key not in ("nodes", "links")}
+    )
     for name, attributes in data["nodes"].items():
         graph.add_node(name, **attributes)
     for order, link in enumerate(data["links"]):
-        attributes = {key: value for key, value in link.items() if key not in ("from", "to")}
+        attributes = {
+            key: value for key, value in link.items() if key not in ("from", "to")
+        }
         graph.add_edge(
-            link["from"], link["to"], order=order, ends=[link["from"], link["to"]], **attributes
+            link["from"],
+            link["to"],
+            order=order,
+            ends=[link["from"], link["to"]],
+            **attributes,
         )
     return graph
 
@@ -123,14 +131,21 @@ def from_networkx(
         Top-level keys, e.g. ``name``, ``channels``, ``routing``.
     """
     if graph.is_directed():
-        raise TopologyError("graph is directed; links are duplex: pass graph.to_undirected()")
+        raise TopologyError(
+            "graph is directed; links are duplex: pass graph.to_undirected()"
+        )
     names = {label: _label(label) for label in graph.nodes}
     if len(set(names.values())) != len(names):
-        raise TopologyError("graph has nodes with the same name as text; relabel them")
+        raise TopologyError(
+            "graph has nodes with the same name as text; relabel them"
+        )
     data = known_data(
         graph.graph,
         {names[label]: attributes for label, attributes in graph.nodes(data=True)},
-        ((names[a], names[b], attributes) for a, b, attributes in graph.edges(data=True)),
+        (
+            (names[a], names[b], attributes)
+            for a, b, attributes in graph.edges(data=True)
+        ),
     )
     nodes, links = data.pop("nodes"), data.pop("links")
     data |= settings
@@ -160,19 +175,26 @@ def known_data(
     node_keys, link_keys = _keys("NodeSpec"), _keys("LinkSpec", "from", "to", "pair")
     data = _known_attributes(settings, _keys("Topology", "nodes", "links"))
     data["nodes"] = {
-        name: _known_attributes(attributes, node_keys) for name, attributes in nodes.items()
+        name: _known_attributes(attributes, node_keys)
+        for name, attributes in nodes.items()
     }
     data["links"] = []
-    for a, b, attributes in sorted(edges, key=lambda edge: number(edge[2].get("order")) or 0):
+    for a, b, attributes in sorted(
+        edges, key=lambda edge: number(edge[2].get("order")) or 0
+    ):
         ends = attributes.get("ends")
         if not isinstance(ends, list) or sorted(map(str, ends)) != sorted((a, b)):
             ends = [a, b]
         one, two = map(str, ends)
-        data["links"].append({**_known_attributes(attributes, link_keys), "from": one, "to": two})
+        data["links"].append(
+            {**_known_attributes(attributes, link_keys), "from": one, "to": two}
+        )
     return data
 
 
-def _known_attributes(attributes: Mapping[str, Any], keys: set[str]) -> dict[str, Any]:
+def _known_attributes(
+    attributes: Mapping[str, Any], keys: set[str]
+) -> dict[str, Any]:
     return {key: value for key, value in attributes.items() if key in keys}
 
 

@@ -21,6 +21,10 @@ def hosts_of(fabric: Fabric) -> dict[str, str]:
         return name
 
     for link in fabric.links:
-        if link.a in zone and zone[link.a] == zone.get(link.b) and link.cls not in GPU_LINKS:
+        if (
+            link.a in zone
+            and zone[link.a] == zone.get(link.b)
+            and link.cls not in GPU_LINKS
+        ):
             part[top(link.a)] = top(link.b)
     return {name: top(name) for name in zone}

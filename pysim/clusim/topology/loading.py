@@ -25,14 +25,28 @@ OF_CHIP = {
         "h100": "dgx-h100",
         "h200": "dgx-h200",
     },
-    **{"b200": "hgx-b200", "b300": "hgx-b300", "gh200": "alps-gh200", "h800": "hgx-h800"},
-    **{"dgx-1": "dgx-1v", "dgx-b200": "hgx-b200", "dgx": "dgx-h100", "nvl72": "gb200-nvl72"},
-    **dict.fromkeys(("rubin", "vr200", "nvl144", "vera-rubin-nvl144"), "vera-rubin-nvl72"),
+    **{
+        "b200": "hgx-b200",
+        "b300": "hgx-b300",
+        "gh200": "alps-gh200",
+        "h800": "hgx-h800",
+    },
+    **{
+        "dgx-1": "dgx-1v",
+        "dgx-b200": "hgx-b200",
+        "dgx": "dgx-h100",
+        "nvl72": "gb200-nvl72",
+    },
+    **dict.fromkeys(
+        ("rubin", "vr200", "nvl144", "vera-rubin-nvl144"), "vera-rubin-nvl72"
+    ),
 }
 """Chips and other common names of a node, with the preset that each denotes."""
 
 
-def load(name_or_path: str | os.PathLike[str], *, nodes: int | None = None) -> Fabric:
+def load(
+    name_or_path: str | os.PathLike[str], *, nodes: int | None = None
+) -> Fabric:
     """Return the topology named or described by `name_or_path`.
 
     A shipped preset (``dgx-a100``), a YAML file (anything with a directory or a suffix, or an existing
@@ -59,7 +73,9 @@ def rows() -> dict[str, Any]:
         from clusim.topology.generators import GENERATORS
 
         presets = {name: load(name) for name in resources.shipped_topologies()}
-        described = [[name, one.num_ranks, one.description] for name, one in presets.items()]
+        described = [
+            [name, one.num_ranks, one.description] for name, one in presets.items()
+        ]
         return {"presets": described, "generators": list(GENERATORS)}
 
     if not resources.cached:
@@ -87,7 +103,11 @@ def names_machine(word: str) -> bool:
     from clusim.topology.cluster_names import is_cluster_name
     from clusim.topology.generators import is_generator
 
-    if resources.find_topology(word) is not None or is_generator(word) or is_cluster_name(word):
+    if (
+        resources.find_topology(word) is not None
+        or is_generator(word)
+        or is_cluster_name(word)
+    ):
         return True
     suffix = Path(word).suffix
     if os.path.exists(word) or suffix or os.sep in word:
@@ -98,7 +118,9 @@ def names_machine(word: str) -> bool:
 def _load(name: str, nodes: int | None) -> Fabric:
     excerpt = printable(name, 200)
     if not name or "\0" in name:
-        raise TopologyError(f"topology {excerpt!r}: not a name; choose a preset or a file")
+        raise TopologyError(
+            f"topology {excerpt!r}: not a name; choose a preset or a file"
+        )
     if nodes is not None and (isinstance(nodes, bool) or nodes < 1):
         raise TopologyError(f"nodes={nodes}: must be at least 1")
     from clusim.topology.cluster_names import is_cluster_name
@@ -124,7 +146,11 @@ def _load(name: str, nodes: int | None) -> Fabric:
 
 
 def loads(
-    text: str, where: str = "<text>", *, default_name: str = "custom", base: Path | None = None
+    text: str,
+    where: str = "<text>",
+    *,
+    default_name: str = "custom",
+    base: Path | None = None,
 ) -> Fabric:
     """Return the topology described by a YAML text; `where` is its name in errors.
 
@@ -152,9 +178,15 @@ def build_topology(
     from clusim.topology.checks import raise_on_errors
 
     for chip in topology.chips.values():
-        if base is not None and chip.kernels is not None and (base / chip.kernels).is_file():
+        if (
+            base is not None
+            and chip.kernels is not None
+            and (base / chip.kernels).is_file()
+        ):
             chip.kernels = os.fspath(base / chip.kernels)
-    for control in (nic.rate_control for nic in topology.nics.values() if base is not None):
+    for control in (
+        nic.rate_control for nic in topology.nics.values() if base is not None
+    ):
         for key in ("base", "policy"):
             if ":" in (getattr(control, key, None) or ""):
                 setattr(control, key, os.fspath(base / getattr(control, key)))
@@ -164,7 +196,9 @@ def build_topology(
     if topology.cluster is not None:
         from clusim.topology.cluster import build_cluster
 
-        fabric = build_cluster(topology, problems, partial(_machine, base), source_text=text)
+        fabric = build_cluster(
+            topology, problems, partial(_machine, base), source_text=text
+        )
     else:
         fabric = assemble(topology, problems, source_text=text)
     raise_on_errors(fabric, problems.where)
@@ -197,12 +231,18 @@ def join_nodes(machine: Fabric, nodes: int) -> Fabric:
     if nodes < 2:
         return machine
     cluster = {"node": machine.name, "nodes": nodes}
-    return from_data({"name": f"{machine.name}:nodes={nodes}", "cluster": cluster}, machine)
+    return from_data(
+        {"name": f"{machine.name}:nodes={nodes}", "cluster": cluster}, machine
+    )
 
 
 def _machine(base: Path | None, name: str) -> Fabric:
     """Return the topology that a description names; relative files are read from `base` first."""
-    if base is not None and resources.find_topology(name) is None and (base / name).exists():
+    if (
+        base is not None
+        and resources.find_topology(name) is None
+        and (base / name).exists()
+    ):
         return load(base / name)
     return load(name)
 

@@ -223,7 +223,15 @@ class Protocol:
 
 Routing = Literal["shortest", "dimension-order"]
 PathChoice = Literal[
-    "auto", "hash", "destination", "spray", "adaptive", "credit", "flowlet", "ugal", "minimal"
+    "auto",
+    "hash",
+    "destination",
+    "spray",
+    "adaptive",
+    "credit",
+    "flowlet",
+    "ugal",
+    "minimal",
 ]
 ONE_PATH = ("hash", "destination")
 """Choices of one path per flow; all others but ``auto`` choose per packet."""
@@ -290,7 +298,9 @@ class Forwarding:
 
     def hashes(self, form: str) -> bool:
         """Return True if switches with links of a packet format select the paths of flows by hash."""
-        return self.choice == "hash" or (self.choice != "destination" and form != BY_DESTINATION)
+        return self.choice == "hash" or (
+            self.choice != "destination" and form != BY_DESTINATION
+        )
 
     def routing(self, adaptive: bool) -> str:
         """Return the routing from NICs that are `adaptive` or not: ``ecmp`` for one path per flow, or the choice."""
@@ -303,7 +313,9 @@ class Forwarding:
         text = "by destination (d-mod-k)"
         if self.choice not in ("auto", *ONE_PATH):
             text = f"per packet, {self.choice}"
-            text += "" if self.gap_ps is None else f" after {format_time(self.gap_ps)}"
+            text += (
+                "" if self.gap_ps is None else f" after {format_time(self.gap_ps)}"
+            )
         elif self.hashes(form):
             text = f"ECMP by {self.fields}, {'equal seeds' if self.seeds == 'equal' else 'a seed per switch'}"
         text += ", bonded ports by hash" if self.ports == "hash" else ""
@@ -407,7 +419,9 @@ class Fabric(Shown):
     @cached_property
     def ranks(self) -> tuple[str, ...]:
         """Names of the endpoints that can have a rank, GPUs and hosts; rank i is the i-th."""
-        return tuple(node.name for node in self.nodes if node.kind in ("gpu", "host"))
+        return tuple(
+            node.name for node in self.nodes if node.kind in ("gpu", "host")
+        )
 
     @cached_property
     def num_zones(self) -> int:
@@ -427,7 +441,10 @@ class Fabric(Shown):
     def ends(self) -> Iterator[tuple[Node, Node, Link]]:
         """Yield both ends of all links: the graph node, the one at the other end, and the link."""
         for link in self.links:
-            a, b = self.nodes[self.node_index[link.a]], self.nodes[self.node_index[link.b]]
+            a, b = (
+                self.nodes[self.node_index[link.a]],
+                self.nodes[self.node_index[link.b]],
+            )
             yield a, b, link
             yield b, a, link
 
@@ -435,7 +452,9 @@ class Fabric(Shown):
     def dropping(self) -> frozenset[str]:
         """Names of the switches with links that drop packets."""
         pairs = ((node, link) for node, _, link in self.ends())
-        return frozenset(n.name for n, link in pairs if link.queue_bytes and n.kind == "switch")
+        return frozenset(
+            n.name for n, link in pairs if link.queue_bytes and n.kind == "switch"
+        )
 
     @cached_property
     def response_vc(self) -> int:
@@ -455,7 +474,11 @@ class Fabric(Shown):
         """Return a summary of its parts on one line."""
         machines = [f"{self.num_zones} nodes"] if self.num_zones > 1 else []
         links = f"{sum(link.count for link in self.links)} links"
-        return Summary(self.name, (*machines, *counted_nodes(self.nodes), links), self.description)
+        return Summary(
+            self.name,
+            (*machines, *counted_nodes(self.nodes), links),
+            self.description,
+        )
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
         """Return its nodes and its links."""
@@ -464,7 +487,9 @@ class Fabric(Shown):
     def _node_columns(self) -> Columns:
         chips = [node.endpoint.chip if node.endpoint else "" for node in self.nodes]
         kinds = [kind_of(node) for node in self.nodes]
-        plain = columns_of(Node, self.nodes, ("kind", "endpoint", "unit", "nic", "host"))
+        plain = columns_of(
+            Node, self.nodes, ("kind", "endpoint", "unit", "nic", "host")
+        )
         return {"name": plain["name"], "kind": kinds, "chip": chips, **plain}
 
     def _link_columns(self) -> Columns:
@@ -484,7 +509,9 @@ def key_of(number: int) -> str:
 
 def doubts_of(fabric: Fabric) -> list[str]:
     """Return the doubts about a system, and the options that settle them."""
-    keys = (name for name in fabric.sources if re.fullmatch(rf"{_KEY}(?: \d+)?", name))
+    keys = (
+        name for name in fabric.sources if re.fullmatch(rf"{_KEY}(?: \d+)?", name)
+    )
     return [f"an assumption decides: {fabric.sources[name]}" for name in keys]
 
 

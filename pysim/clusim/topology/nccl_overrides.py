@@ -17,20 +17,26 @@ SWITCH = "switch"
 """Key of all NVSwitches, which NCCL treats as one."""
 
 
-def told_of(overrides: Mapping[str, Mapping[str, int]], name: str) -> dict[str, int] | None:
+def told_of(
+    overrides: Mapping[str, Mapping[str, int]], name: str
+) -> dict[str, int] | None:
     """Return NCCL's links of a GPU of any node in `Fabric.told`, by peer; None if not overridden."""
     result = overrides.get(name)
     if result is None and "/" in name:
         zone, _, local = name.partition("/")
         result = overrides.get(local)
         if result is not None:
-            return {to if to == SWITCH else f"{zone}/{to}": n for to, n in result.items()}
+            return {
+                to if to == SWITCH else f"{zone}/{to}": n for to, n in result.items()
+            }
     return None if result is None else dict(result)
 
 
 def told_slot(fabric: Fabric, name: str) -> tuple[int, int] | None:
     """Return NCCL's overridden PCIe generation and lanes of a slot; None if not overridden."""
-    result = fabric.told_pcie.get(name) or fabric.told_pcie.get(name.partition("/")[2])
+    result = fabric.told_pcie.get(name) or fabric.told_pcie.get(
+        name.partition("/")[2]
+    )
     if not result:
         return None
     gen, _, lanes = result.removeprefix("gen").partition("-x")
@@ -43,7 +49,9 @@ def count_nvlinks(fabric: Fabric) -> dict[str, Counter[str]]:
     result: dict[str, Counter[str]] = {name: Counter() for name in gpus}
     for end, other, link in fabric.ends():
         if link.cls in ("nvlink", "xgmi") and end.kind == "gpu":
-            result[end.name][other.name if other.kind == "gpu" else SWITCH] += link.count
+            result[end.name][other.name if other.kind == "gpu" else SWITCH] += (
+                link.count
+            )
     return result
 
 
@@ -51,12 +59,23 @@ def told_lines(fabric: Fabric) -> list[str]:
     """Return a line for each override that differs from the links."""
     result = list(_lines(fabric)) if fabric.told else []
     slots: dict[tuple[str, str], list[str]] = {}
-    links = {end: link for link in fabric.links for end in (link.a, link.b) if link.cls == "pcie"}
+    links = {
+        end: link
+        for link in fabric.links
+        for end in (link.a, link.b)
+        if link.cls == "pcie"
+    }
     for name, slot in fabric.told_pcie.items():
-        actual = f"{links[name].rate.bytes_per_s / 1e9:.3g} GB/s" if name in links else "no slot"
+        actual = (
+            f"{links[name].rate.bytes_per_s / 1e9:.3g} GB/s"
+            if name in links
+            else "no slot"
+        )
         slots.setdefault((slot, actual), []).append(name)
     for (slot, actual), names in slots.items():
-        listing = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        listing = ", ".join(names[:4]) + (
+            f" and {len(names) - 4} more" if len(names) > 4 else ""
+        )
         result.append(
             f"NCCL reads other PCIe slots than the hardware has: {listing} at {slot}, not {actual}"
         )
@@ -78,6 +97,8 @@ def _lines(fabric: Fabric) -> Iterator[str]:
 def _format_links(links: object) -> str:
     assert isinstance(links, dict)
     words = [
-        f"{n} to {'NVSwitches' if to == SWITCH else to}" for to, n in sorted(links.items()) if n
+        f"{n} to {'NVSwitches' if to == SWITCH else to}"
+        for to, n in sorted(links.items())
+        if n
     ]
     return " and ".join(words) or "none"

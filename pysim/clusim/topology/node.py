@@ -362,9 +362,13 @@ KIND_WORDS = {
 def counted_nodes(nodes: Iterable[Node]) -> list[str]:
     """Return the numbers of every chip and of every kind of node, in words."""
     result = list(nodes)
-    chips = Counter(n.endpoint.chip for n in result if n.endpoint and n.kind == "gpu")
+    chips = Counter(
+        n.endpoint.chip for n in result if n.endpoint and n.kind == "gpu"
+    )
     kinds = Counter(map(kind_of, result))
-    counted = [(kinds[kind], word) for kind, word in KIND_WORDS.items() if kinds[kind]]
+    counted = [
+        (kinds[kind], word) for kind, word in KIND_WORDS.items() if kinds[kind]
+    ]
     return [
         *(f"{count} x {chip}" for chip, count in chips.items()),
         *(f"{count} {word if count > 1 else _one(word)}" for count, word in counted),
@@ -372,4 +376,6 @@ def counted_nodes(nodes: Iterable[Node]) -> list[str]:
 
 
 def _one(word: str) -> str:
-    return word.removesuffix("es") if word.endswith("ches") else word.removesuffix("s")
+    return (
+        word.removesuffix("es") if word.endswith("ches") else word.removesuffix("s")
+    )

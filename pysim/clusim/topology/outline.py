@@ -86,7 +86,12 @@ class OutlinedMachine:
         return (
             tuple(root.signature() for root in self.roots),
             len(self.switches),
-            tuple(sorted((link.name, link.count, str(link.rate)) for link in self.gpu_links)),
+            tuple(
+                sorted(
+                    (link.name, link.count, str(link.rate))
+                    for link in self.gpu_links
+                )
+            ),
             tuple((link.name, link.count, link.rate) for link in self.side_links),
         )
 
@@ -112,7 +117,9 @@ class Outline:
 
     def alike(self) -> list[list[OutlinedMachine]]:
         """Return the nodes in groups with equal outlines."""
-        return list(group_values((one.signature(), one) for one in self.machines).values())
+        return list(
+            group_values((one.signature(), one) for one in self.machines).values()
+        )
 
 
 def is_gpu_link(one: Node, other: Node) -> bool:
@@ -126,7 +133,9 @@ def total(links: Iterable[Link]) -> Rate:
     result = Rate(0, 1)
     for link in links:
         more = link.rate * link.count
-        result = Rate(result.num * more.den + more.num * result.den, result.den * more.den)
+        result = Rate(
+            result.num * more.den + more.num * result.den, result.den * more.den
+        )
     return result
 
 
@@ -135,9 +144,9 @@ def outline(fabric: Fabric) -> Outline:
     result = Outline(fabric)
     nodes = {node.name: node for node in fabric.nodes}
     kinds = {name: kind_of(node) for name, node in nodes.items()}
-    is_machine = any(kind in ("cpu", "pcie", "nvswitch", "nic") for kind in kinds.values()) or (
-        not any(kind == "switch" for kind in kinds.values())
-    )
+    is_machine = any(
+        kind in ("cpu", "pcie", "nvswitch", "nic") for kind in kinds.values()
+    ) or (not any(kind == "switch" for kind in kinds.values()))
     network = {
         name
         for name, node in nodes.items()
@@ -147,21 +156,35 @@ def outline(fabric: Fabric) -> Outline:
     }
     _sort_network(result, nodes, network)
     if is_machine:
-        zones = group_values((n.zone, n) for n in fabric.nodes if n.name not in network)
+        zones = group_values(
+            (n.zone, n) for n in fabric.nodes if n.name not in network
+        )
         inside = group_values(
             (nodes[link.a].zone, link)
             for link in fabric.links
             if network.isdisjoint((link.a, link.b))
         )
-        result.machines = [_machine(z, zones[z], inside.get(z, [])) for z in sorted(zones)]
+        result.machines = [
+            _machine(z, zones[z], inside.get(z, [])) for z in sorted(zones)
+        ]
     return result
 
 
-def _sort_network(result: Outline, nodes: dict[str, Node], network: set[str]) -> None:
-    tiers = group_values((n.tier or n.kind, n) for n in nodes.values() if n.name in network)
+def _sort_network(
+    result: Outline, nodes: dict[str, Node], network: set[str]
+) -> None:
+    tiers = group_values(
+        (n.tier or n.kind, n) for n in nodes.values() if n.name in network
+    )
     order = {tier: number for number, tier in enumerate(("host", "gpu", *TIERS))}
-    result.tiers = sorted(tiers.items(), key=lambda item: order.get(item[0], len(order)))
-    result.cables = [link for link in result.fabric.links if link.a in network or link.b in network]
+    result.tiers = sorted(
+        tiers.items(), key=lambda item: order.get(item[0], len(order))
+    )
+    result.cables = [
+        link
+        for link in result.fabric.links
+        if link.a in network or link.b in network
+    ]
 
 
 _ROOTS = {"cpu": 0, "pcie": 1, "switch": 1, "nic": 2}
@@ -185,7 +208,9 @@ def _machine(zone: int, members: list[Node], links: list[Link]) -> OutlinedMachi
     visited: set[str] = set()
     used = {id(link) for link in (*machine.gpu_links, *machine.side_links)}
     devices = [node for node in members if kinds[node.name] != "nvswitch"]
-    for node in sorted(devices, key=lambda node: _ROOTS.get(kinds[node.name], len(_ROOTS))):
+    for node in sorted(
+        devices, key=lambda node: _ROOTS.get(kinds[node.name], len(_ROOTS))
+    ):
         if node.name in visited:
             continue
         visited.add(node.name)
@@ -199,7 +224,11 @@ def _machine(zone: int, members: list[Node], links: list[Link]) -> OutlinedMachi
                 if name in visited or kinds[name] == "cpu":
                     continue
                 visited.add(name)
-                attached = [item for other, item in neighbours[name] if other == branch.node.name]
+                attached = [
+                    item
+                    for other, item in neighbours[name]
+                    if other == branch.node.name
+                ]
                 used.update(map(id, attached))
                 child = Branch(nodes[name], attached)
                 branch.children.append(child)

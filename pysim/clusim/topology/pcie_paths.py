@@ -67,9 +67,15 @@ def downward_wires(fabric: Fabric) -> dict[int, int]:
 
 def _split(fabric: Fabric) -> Fabric:
     depth, place = _depths(fabric), _places(fabric)
-    split = {node.name for node in fabric.nodes if node.tier == "pcie" and node.name in depth}
+    split = {
+        node.name
+        for node in fabric.nodes
+        if node.tier == "pcie" and node.name in depth
+    }
     if not split:
-        raise InputError(f"acs on: {fabric.name} lacks PCIe switches below a root complex")
+        raise InputError(
+            f"acs on: {fabric.name} lacks PCIe switches below a root complex"
+        )
     formats = dict(fabric.formats)
     links: list[Link] = []
     added: list[Link] = []
@@ -83,7 +89,9 @@ def _split(fabric: Fabric) -> Fabric:
         from_nic = fabric.nodes[fabric.node_index[low]].kind == "nic"
         dateline = upward if from_nic else link.dateline
         links.append(replace(link, routed=upward, dateline=dateline))
-        form = _peer_format(formats[link.format], fabric.nodes[fabric.node_index[place[high]]])
+        form = _peer_format(
+            formats[link.format], fabric.nodes[fabric.node_index[place[high]]]
+        )
         formats[form.name] = form
         a, b = (down_name(name) if name in split else name for name in (high, low))
         added.append(replace(link, a=a, b=b, format=form.name, routed=(True, False)))
@@ -161,7 +169,9 @@ def rooted_nics(fabric: Fabric, *, remote: bool) -> Fabric:
         links.append(link)
     if tuple(links) == fabric.links:
         text = "nics remote" if remote else "nics rooted"
-        raise InputError(f"{text}: no NIC of {fabric.name} would move to another CPU or PCIe port")
+        raise InputError(
+            f"{text}: no NIC of {fabric.name} would move to another CPU or PCIe port"
+        )
     return replace(fabric, links=tuple(links))
 
 
@@ -175,7 +185,9 @@ def _places(fabric: Fabric) -> dict[str, str]:
     depth = _depths(fabric)
     result = {node.name: node.name for node in fabric.nodes if node.tier == "root"}
     links = [link for link in fabric.links if link.cls == "pcie"]
-    ordered = sorted(links, key=lambda link: max(depth.get(link.a, _FAR), depth.get(link.b, _FAR)))
+    ordered = sorted(
+        links, key=lambda link: max(depth.get(link.a, _FAR), depth.get(link.b, _FAR))
+    )
     for link in ordered:
         for low, high in ((link.a, link.b), (link.b, link.a)):
             if high in result and depth.get(low, 0) > depth[high]:

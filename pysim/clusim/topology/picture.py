@@ -76,11 +76,15 @@ def draw_fabric(fabric: Fabric) -> Figure:
     from clusim.base.drawing.paint import figure_of
 
     colours = _colours(fabric)
-    sheet = _sheet(fabric, {node.name for node in fabric.nodes}, fabric.name, colours)
+    sheet = _sheet(
+        fabric, {node.name for node in fabric.nodes}, fabric.name, colours
+    )
     sheets = [sheet]
     if fabric.num_zones > 1 and not sheet.picture.frames:
         for group in outline(fabric).alike()[:MOST_KINDS]:
-            names = {node.name for node in fabric.nodes if node.zone == group[0].zone}
+            names = {
+                node.name for node in fabric.nodes if node.zone == group[0].zone
+            }
             title = f"node n{group[0].zone}"
             if len(group) > 1:
                 title += f"  ({len(group)} identical: {ranges(f'n{m.zone}' for m in group)})"
@@ -113,7 +117,9 @@ def _colours(fabric: Fabric) -> dict[str, str]:
     return result
 
 
-def _legend(fabric: Fabric, sheets: list[Sheet], colours: dict[str, str]) -> dict[str, str]:
+def _legend(
+    fabric: Fabric, sheets: list[Sheet], colours: dict[str, str]
+) -> dict[str, str]:
     """Return the colours of the types of links, with their rates, latencies, and numbers per line."""
     speeds: dict[str, dict[str, None]] = {}
     for link in fabric.links:
@@ -132,7 +138,9 @@ def _legend(fabric: Fabric, sheets: list[Sheet], colours: dict[str, str]) -> dic
     return legend
 
 
-def _sheet(fabric: Fabric, names: set[str], title: str, colours: dict[str, str]) -> Sheet:
+def _sheet(
+    fabric: Fabric, names: set[str], title: str, colours: dict[str, str]
+) -> Sheet:
     """Return the picture of the nodes called `names` and of the links between them, as one wire each."""
     from clusim.base.drawing.paint import Ink, Sheet
 
@@ -157,7 +165,9 @@ def _sheet(fabric: Fabric, names: set[str], title: str, colours: dict[str, str])
         if node.product not in ("", "generic", "host"):
             models.setdefault(tiers[name], {})[node.product] = None
     rows = picture.boxes if picture.titles else []
-    notes = {box.y: ", ".join(models[box.tier]) for box in rows if box.tier in models}
+    notes = {
+        box.y: ", ".join(models[box.tier]) for box in rows if box.tier in models
+    }
     widths = picture.line_widths(np.array([link.rate.bytes_per_s for link in links]))
     kinds = (kind_of(name.removesuffix(INSIDE)) for name in picture.lines.classes)
     unit_in = UNIT_IN * min(1.0, max(0.55, len(fabric.nodes) / FULL_SIZE))

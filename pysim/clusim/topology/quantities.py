@@ -28,7 +28,9 @@ def read_with(parse: Callable[[Any], Any]) -> BeforeValidator:
         try:
             return parse(value)
         except UnitError as error:
-            raise PydanticCustomError("unit", "{message}", {"message": str(error)}) from None
+            raise PydanticCustomError(
+                "unit", "{message}", {"message": str(error)}
+            ) from None
 
     return BeforeValidator(read)
 
@@ -78,7 +80,9 @@ def _length_m(value: Any) -> float:
     elif isinstance(value, str) and (match := _LENGTH.fullmatch(value)):
         metres = Fraction(match[1]) * _METRES[match[2]]
     else:
-        raise UnitError(f"{value!r}: not a length; write metres, for example 30 or '30 m'")
+        raise UnitError(
+            f"{value!r}: not a length; write metres, for example 30 or '30 m'"
+        )
     if not 0 <= metres <= 100_000:
         raise UnitError(f"{value!r}: a cable is 0 to 100 km long")
     return float(metres)
@@ -128,8 +132,12 @@ Latency = Annotated[int, read_with(_latency), Field(lt=2**53), example("150ns")]
 LineTime = Annotated[int, read_with(_line_time), example("15ns")]
 LinkRate = Annotated[Rate, read_with(parse_rate), example("25 GB/s")]
 Length = Annotated[float, read_with(_length_m), example("30 m")]
-Bandwidth = Annotated[float, read_with(_bytes_per_s), Field(gt=0), example("900 GB/s")]
-PositiveSmallSize = Annotated[int, read_with(small_size), Field(ge=1), example("128B")]
+Bandwidth = Annotated[
+    float, read_with(_bytes_per_s), Field(gt=0), example("900 GB/s")
+]
+PositiveSmallSize = Annotated[
+    int, read_with(small_size), Field(ge=1), example("128B")
+]
 Tier = Annotated[str, Field(max_length=64)]
 TrafficClass = Annotated[int, Field(ge=0, le=6)]
 Weight = Annotated[int, Field(ge=1, le=1000)]
@@ -154,7 +162,14 @@ class Spec(BaseModel):
     )
 
 
-_UNITS = ("_ps", "_bytes", "_Bps", "_W", "_120", *(f"_{2**bits}" for bits in (8, 10, 16)))
+_UNITS = (
+    "_ps",
+    "_bytes",
+    "_Bps",
+    "_W",
+    "_120",
+    *(f"_{2**bits}" for bits in (8, 10, 16)),
+)
 """Ends of attributes that are not part of a key; 2^n is the unit of an integer, 1/2^n."""
 
 _KEYS = {
@@ -181,7 +196,13 @@ _SCALES = {"_256": 256, "_1024": 1024, "_65536": 65_536, "compute_capability": 1
 
 _OMITTED = frozenset(
     {
-        *("pcie_Bps", "architecture", "compute_capability", "mem_bytes", "gemm_fraction"),
+        *(
+            "pcie_Bps",
+            "architecture",
+            "compute_capability",
+            "mem_bytes",
+            "gemm_fraction",
+        ),
         *(
             "power_W",
             "kernels",
@@ -213,7 +234,10 @@ def _pairs(cls: type, prefix: str) -> tuple[tuple[str, str, int], ...]:
 
 def attributes_of(cls: type, spec: Spec, prefix: str = "") -> dict[str, Any]:
     """Return the attributes of a dataclass that a spec sets; its keys begin with `prefix`."""
-    values = ((name, getattr(spec, key, None), scale) for name, key, scale in _pairs(cls, prefix))
+    values = (
+        (name, getattr(spec, key, None), scale)
+        for name, key, scale in _pairs(cls, prefix)
+    )
     return {
         name: round(value * scale) if scale else value
         for name, value, scale in values
@@ -227,7 +251,11 @@ def keys_of(item: Any, spec: type[Spec], prefix: str = "") -> dict[str, Any]:
     cls: Any = type(item)
     for name, key, scale in _pairs(cls, prefix):
         value = getattr(item, name)
-        if key in spec.model_fields and value is not None and (value or name not in _OMITTED):
+        if (
+            key in spec.model_fields
+            and value is not None
+            and (value or name not in _OMITTED)
+        ):
             data[key] = value / scale if scale else _plain(name, value)
     return data
 

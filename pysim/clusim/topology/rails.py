@@ -28,9 +28,7 @@ class PathType(IntEnum):
 
     LOC = 0  # no path between devices: as a level it disables access
     NVL = 1  # NVLink, xGMI, or any path that does not pass a host
-    NVB = (
-        2  # NVLink through another GPU: the level that allows it, which `path_type` reports as NVL
-    )
+    NVB = 2  # NVLink through another GPU: the level that allows it, which `path_type` reports as NVL
     PIX = 3  # at most one PCIe switch
     PXB = 4  # several PCIe switches
     C2C = 5  # a coherent link to the CPU, then its PCIe
@@ -46,7 +44,9 @@ def path_type(arrays: FabricArrays, wires: Sequence[int]) -> PathType:
         return PathType.NVL
     nodes = arrays.fabric.nodes
     passed = [nodes[int(arrays.wires["src"][wire])] for wire in wires[1:]]
-    for half in [node for node in passed if node.half_of]:  # NCCL does not see the way up and down
+    for half in [
+        node for node in passed if node.half_of
+    ]:  # NCCL does not see the way up and down
         names = [node.name for node in passed]
         if half.half_of in names:
             del passed[names.index(half.half_of) : names.index(half.name)]
@@ -77,10 +77,14 @@ class Rails:
         if zone not in self._nics:
             low, high = self.arrays.machines.target_lo[zone : zone + 2]
             of_zone = self.arrays.machines.targets[low:high]
-            result: list[int] = of_zone[of_zone >= len(self.arrays.endpoints)].tolist()
+            result: list[int] = of_zone[
+                of_zone >= len(self.arrays.endpoints)
+            ].tolist()
             self._nics[zone] = result
             on = set(self.arrays.nics(zone))
-            self._live[zone] = tuple(rail for rail, nic in enumerate(result) if nic in on)
+            self._live[zone] = tuple(
+                rail for rail, nic in enumerate(result) if nic in on
+            )
         return self._nics[zone]
 
     def live(self, zones: Iterable[int]) -> list[int]:
@@ -99,10 +103,18 @@ class Rails:
             return rail
         order = sorted(
             self.live((self.arrays.zone_of(rank),)),
-            key=lambda candidate: (candidate != rail, self.path(rank, candidate), candidate),
+            key=lambda candidate: (
+                candidate != rail,
+                self.path(rank, candidate),
+                candidate,
+            ),
         )
         return next(
-            (candidate for candidate in order if self.arrays.on_same_plane(nics[candidate], nic)),
+            (
+                candidate
+                for candidate in order
+                if self.arrays.on_same_plane(nics[candidate], nic)
+            ),
             -1,
         )
 
@@ -126,7 +138,9 @@ class Rails:
         ``pxb``.
         """
         level = PathType[self.arrays.fabric.gdr_level.upper()]
-        return self.path(rank, rail)[0] <= (PathType.C2C if level == PathType.PXB else level)
+        return self.path(rank, rail)[0] <= (
+            PathType.C2C if level == PathType.PXB else level
+        )
 
     def nearest_rails(self, rank: int) -> tuple[int, ...]:
         """Return the rails that are nearest to a rank."""
@@ -137,7 +151,9 @@ class Rails:
             rails = [rail for rail, nic in enumerate(self.nics(zone)) if nic in nics]
             paths = {rail: self.path(rank, rail) for rail in rails}
             best = min(paths.values(), default=None)
-            self._near[key] = tuple(rail for rail, path in paths.items() if path == best)
+            self._near[key] = tuple(
+                rail for rail, path in paths.items() if path == best
+            )
         return self._near[key]
 
     def choice(self, rank: int, channel: int) -> int:
@@ -171,7 +187,11 @@ class Rails:
             if rail < len(self.nics(self.arrays.zone_of(rank)))
         }
         best = min(paths.values(), default=(PathType.NONE, 0))
-        result = [rank for rank, path in paths.items() if path == best and path[0] < PathType.NONE]
+        result = [
+            rank
+            for rank, path in paths.items()
+            if path == best and path[0] < PathType.NONE
+        ]
         if len(result) > 1:
             first = self.nearest_rails(result[0])
             turn = first.index(rail) if rail in first else rail
@@ -188,5 +208,9 @@ class Rails:
         zone = int(arrays.nodes["zone"][node])
         machines = arrays.machines
         self.nics(zone)
-        key = int(machines.template[zone]), int(machines.position[node]), *self._live[zone]
+        key = (
+            int(machines.template[zone]),
+            int(machines.position[node]),
+            *self._live[zone],
+        )
         return self._keys.setdefault(rank, key)

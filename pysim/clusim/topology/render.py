@@ -8,7 +8,15 @@ from collections.abc import Iterable, Iterator
 from clusim.base.tables import group_values
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS, Figure
-from clusim.topology.model import KIND_NAMES, NO_LIMIT, STORE_BYTES, Fabric, Format, Link, Protocol
+from clusim.topology.model import (
+    KIND_NAMES,
+    NO_LIMIT,
+    STORE_BYTES,
+    Fabric,
+    Format,
+    Link,
+    Protocol,
+)
 from clusim.topology.node import NETWORK, UNBOUNDED_BYTES, NicTraits, Node
 from clusim.topology.outline import total
 
@@ -25,7 +33,11 @@ def ranges(names: Iterable[str]) -> str:
     last = 0
     for name in names:
         match = _NUMBERED.fullmatch(name)
-        key = (match[1], int(match[2])) if match and str(int(match[2])) == match[2] else None
+        key = (
+            (match[1], int(match[2]))
+            if match and str(int(match[2])) == match[2]
+            else None
+        )
         if first is not None and key is not None and key == (first[0], last + 1):
             last += 1
             parts[-1] = f"{first[0]}{first[1]}..{last}"
@@ -33,7 +45,11 @@ def ranges(names: Iterable[str]) -> str:
         first = key
         last = key[1] if key else 0
         parts.append(name)
-    return ", ".join(parts) if len(parts) <= 6 else f"{', '.join(parts[:5])}, ... {parts[-1]}"
+    return (
+        ", ".join(parts)
+        if len(parts) <= 6
+        else f"{', '.join(parts[:5])}, ... {parts[-1]}"
+    )
 
 
 def describe(fabric: Fabric, *, sources: bool = True) -> str:
@@ -43,13 +59,23 @@ def describe(fabric: Fabric, *, sources: bool = True) -> str:
         ("nodes", _nodes(fabric)),
         ("links", _links(fabric)),
         ("bandwidth", _bandwidth(fabric)),
-        ("packet formats", (line for form in fabric.formats.values() for line in _format(form))),
-        ("protocols", (_protocol(protocol) for protocol in fabric.protocols.values())),
+        (
+            "packet formats",
+            (line for form in fabric.formats.values() for line in _format(form)),
+        ),
+        (
+            "protocols",
+            (_protocol(protocol) for protocol in fabric.protocols.values()),
+        ),
         ("use", _use(fabric)),
         ("figures and their sources", _sources(fabric) if sources else iter(())),
         (
             "launches and kernels",
-            (f"{name}: {figure}" for name, figure in figures_around(fabric) if sources),
+            (
+                f"{name}: {figure}"
+                for name, figure in figures_around(fabric)
+                if sources
+            ),
         ),
     ):
         text = [f"    {line}" for line in body]
@@ -70,7 +96,12 @@ def _list(*parts: str) -> str:
 
 
 def _node(node: Node) -> str:
-    latency, end, unit, host = format_time(node.latency_ps), node.endpoint, node.unit, node.host
+    latency, end, unit, host = (
+        format_time(node.latency_ps),
+        node.endpoint,
+        node.unit,
+        node.host,
+    )
     if end is not None:
         memory = f"memory {format_rate(end.mem_Bps)} x {end.mem_efficiency:g}"
         relay = f"relays after {latency}" if node.relay else ""
@@ -79,7 +110,9 @@ def _node(node: Node) -> str:
     reduction = threads = ""
     if unit is not None:
         reduction = f"reduction unit {format_time(unit.latency_ps)}"
-        reduction += f", {format_size(unit.capacity_bytes)}, {unit.slots} slots per tree"
+        reduction += (
+            f", {format_size(unit.capacity_bytes)}, {unit.slots} slots per tree"
+        )
     if host is not None:
         threads = f"thread {format_time(host.thread_ps)} + {format_time(host.thread_after_ps)}"
         threads += f" a message, {format_time(host.look_ps)} a line of LL"
@@ -102,11 +135,15 @@ def _nic(nic: NicTraits) -> str:
         f"post {format_time(nic.post_ps)}, completion {format_time(nic.completion_ps)}",
         f"transit {format_time(nic.transit_ps)}" if nic.transit_ps else "",
         f"eager up to {format_size(nic.eager_bytes)}" if nic.eager_bytes else "",
-        f"flush {format_time(nic.flush_ps)}" if nic.flush_ps and nic.gpudirect else "",
+        f"flush {format_time(nic.flush_ps)}"
+        if nic.flush_ps and nic.gpudirect
+        else "",
         "DCQCN" if nic.rate_control is not None else "",
         "adaptive" if nic.adaptive else "",
         f"class {nic.traffic_class}" if nic.traffic_class else "",
-        "" if nic.reorder_bytes is None else f"in order, keeps {format_size(nic.reorder_bytes)}",
+        ""
+        if nic.reorder_bytes is None
+        else f"in order, keeps {format_size(nic.reorder_bytes)}",
     )
 
 
@@ -117,14 +154,17 @@ def _links(fabric: Fabric) -> Iterator[str]:
             yield f"... and {len(groups) - number} more kinds"
             return
         a, b = (
-            ranges(dict.fromkeys(ends)) for ends in zip(*((k.a, k.b) for k in links), strict=True)
+            ranges(dict.fromkeys(ends))
+            for ends in zip(*((k.a, k.b) for k in links), strict=True)
         )
         yield f"{a} - {b} ({len(links)} pairs): {text}"
 
 
 def _link(link: Link) -> str:
     pause = f"pause {format_size(link.xoff_bytes)}/{format_size(link.xon_bytes)}"
-    marks = f"marks {format_size(link.ecn_min_bytes)}..{format_size(link.ecn_max_bytes)}"
+    marks = (
+        f"marks {format_size(link.ecn_min_bytes)}..{format_size(link.ecn_max_bytes)}"
+    )
     drops = f"drops above {format_size(link.queue_bytes)}"
     if link.queue_bytes == UNBOUNDED_BYTES:
         drops = "drops"
@@ -132,7 +172,9 @@ def _link(link: Link) -> str:
         drops += f", alpha {link.alpha_1024 / 1024:g}"
     if link.trim_bytes:
         drops = drops.replace("drops", f"trims to {link.trim_bytes} B", 1)
-    order = " ".join(f"{word} {'/'.join(map(str, row))}" for word, row in _order(link) if row)
+    order = " ".join(
+        f"{word} {'/'.join(map(str, row))}" for word, row in _order(link) if row
+    )
     replays = f"{link.error_rate:g} of packets replayed after {format_time(link.replay_ps)}"
     return _list(
         f"{link.count} x {format_rate(link.rate)}, {format_time(link.latency_ps)}",
@@ -154,7 +196,9 @@ def _order(link: Link) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
 def _bandwidth(fabric: Fabric) -> Iterator[str]:
     links = group_values((node.name, link) for node, _, link in fabric.ends())
-    groups = group_values((_rates(links.get(name, [])), name) for name in fabric.ranks)
+    groups = group_values(
+        (_rates(links.get(name, [])), name) for name in fabric.ranks
+    )
     for text, names in groups.items():
         yield f"{ranges(names)}: {text}"
 
@@ -170,10 +214,14 @@ def _rates(links: list[Link]) -> str:
 
 
 def _format(form: Format) -> Iterator[str]:
-    payload = ", ".join(f"{name} {format_size(size)}" for name, size in form.payload_bytes.items())
+    payload = ", ".join(
+        f"{name} {format_size(size)}" for name, size in form.payload_bytes.items()
+    )
     headers = sorted(set(form.header_bytes))
     yield f"{form.name}: flit {form.flit_bytes} B, header {'/'.join(map(str, headers))} B, payload {payload}"
-    limits: dict[str, float] = {k: v for k, v in _kinds(form.limit_bytes) if v != NO_LIMIT}
+    limits: dict[str, float] = {
+        k: v for k, v in _kinds(form.limit_bytes) if v != NO_LIMIT
+    }
     control = {k: v / 256 for k, v in _kinds(form.control_256) if v}
     for noun, values in (
         ("at most per packet", limits),
@@ -196,11 +244,15 @@ def _by_value(values: dict[str, float], unit: str) -> str:
     if len(values) == len(KIND_NAMES):
         common = max(groups, key=lambda value: len(groups[value]))
         groups[common] = ["others" if len(groups) > 1 else "all"]
-    return ", ".join(f"{value:.4g}{unit} {' '.join(names)}" for value, names in groups.items())
+    return ", ".join(
+        f"{value:.4g}{unit} {' '.join(names)}" for value, names in groups.items()
+    )
 
 
 def _protocol(protocol: Protocol) -> str:
-    rates = sorted(rate for name, rate in protocol.op_Bps.items() if name != STORE_BYTES)
+    rates = sorted(
+        rate for name, rate in protocol.op_Bps.items() if name != STORE_BYTES
+    )
     text = f"{protocol.name}: {format_time(protocol.fixed_ps)} per slice step"
     if rates:
         low, high = format_rate(rates[0]), format_rate(rates[-1])
@@ -214,7 +266,11 @@ def _use(fabric: Fabric) -> Iterator[str]:
     yield f"point to point by {fabric.p2p}, window {format_size(fabric.window_bytes)} per CTA"
     yield f"a kernel's CTAs start {format_time(fabric.cta_skew_ps)} apart"
     yield f"peers over PCIe up to {fabric.p2p_level}, GPUDirect up to {fabric.gdr_level}"
-    off = [("GPUDirect reads", fabric.gdr_read), ("PXN", fabric.pxn), ("NVB", fabric.nvb)]
+    off = [
+        ("GPUDirect reads", fabric.gdr_read),
+        ("PXN", fabric.pxn),
+        ("NVB", fabric.nvb),
+    ]
     off += [("SHM", fabric.shm)]
     if fabric.acs:
         yield "ACS on: peer packets of PCIe switches pass the root complex"
@@ -222,16 +278,24 @@ def _use(fabric: Fabric) -> Iterator[str]:
         yield "disabled: " + ", ".join(name for name, on in off if not on)
     yield f"routing {fabric.routing}, {fabric.num_vcs} virtual channels"
     switches = {node.name for node in fabric.nodes if node.zone == NETWORK}
-    for form in sorted({link.format for link in fabric.links if {link.a, link.b} <= switches}):
+    for form in sorted(
+        {link.format for link in fabric.links if {link.a, link.b} <= switches}
+    ):
         yield f"paths between nodes ({form}): {fabric.forwarding.words(form)}"
-    yield "channels " + ", ".join(f"{name} {count}" for name, count in fabric.channels.items())
+    yield "channels " + ", ".join(
+        f"{name} {count}" for name, count in fabric.channels.items()
+    )
     if fabric.ring_orders:
         yield f"{len(fabric.ring_orders)} given ring orders"
     if fabric.network:
         settings = {
-            key: value for key, value in fabric.network.items() if not isinstance(value, dict)
+            key: value
+            for key, value in fabric.network.items()
+            if not isinstance(value, dict)
         }
-        yield "network " + ", ".join(f"{key} {value}" for key, value in settings.items())
+        yield "network " + ", ".join(
+            f"{key} {value}" for key, value in settings.items()
+        )
     for fault in fabric.faults:
         yield f"fault {fault}"
 
@@ -243,7 +307,11 @@ def _sources(fabric: Fabric) -> Iterator[str]:
 
 def figures_around(fabric: Fabric) -> Iterator[tuple[str, Figure]]:
     """Yield names and parameters outside the topology: launch overhead, host costs, CTAs of kernels."""
-    chips = {node.endpoint.architecture for node in fabric.nodes if node.endpoint is not None}
+    chips = {
+        node.endpoint.architecture
+        for node in fabric.nodes
+        if node.endpoint is not None
+    }
     for name in sorted(chips & FAMILIES.keys()):
         for key, figure in FAMILIES[name].named_figures():
             if key != "p2p":

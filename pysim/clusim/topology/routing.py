@@ -87,7 +87,9 @@ def route(wiring: Wiring, *, dimension_order: bool = False) -> RouteTable:
         return _groups(wiring, arcs, _shortest(wiring, arcs, [every]))
     local, inner = arcs.dim == 0, wiring.forwards.copy()
     if wiring.columns is None:
-        inner[wiring.targets] = False  # relays forward by links with a dimension only
+        inner[wiring.targets] = (
+            False  # relays forward by links with a dimension only
+        )
     next_hops = _shortest(wiring, arcs, [local & inner[arcs.src], ~local, local])
     return _groups(wiring, arcs, _dimension_order(arcs, next_hops))
 
@@ -105,7 +107,12 @@ def _arcs(wiring: Wiring, *, by_dim: bool) -> _Arcs:
     head = order[starts]
     lo = np.append(starts, count)
     return _Arcs(
-        wiring.src[head], wiring.dst[head], wiring.dim[head], wiring.weight[head], lo, order
+        wiring.src[head],
+        wiring.dst[head],
+        wiring.dim[head],
+        wiring.weight[head],
+        lo,
+        order,
     )
 
 
@@ -122,7 +129,9 @@ def _words(count: int) -> int:
     return max(1, -(-count // 64))
 
 
-def _search(wiring: Wiring, arcs: _Arcs, which: Array, reached: Array, next_hops: Array) -> None:
+def _search(
+    wiring: Wiring, arcs: _Arcs, which: Array, reached: Array, next_hops: Array
+) -> None:
     """Extend `reached` backwards over the arcs `which`; mark the arcs used in `next_hops`.
 
     A node is entered only if it forwards or is the destination itself (then its bit is in the start
@@ -134,7 +143,9 @@ def _search(wiring: Wiring, arcs: _Arcs, which: Array, reached: Array, next_hops
     src, dst, weight = arcs.src[index], arcs.dst[index], arcs.weight[index]
     starts = np.flatnonzero(np.diff(src, prepend=-1))
     heads = src[starts]
-    passing = np.where(wiring.forwards[:, None], np.uint64(2**64 - 1), _start(wiring))
+    passing = np.where(
+        wiring.forwards[:, None], np.uint64(2**64 - 1), _start(wiring)
+    )
     nothing = np.zeros_like(reached)
     history = [nothing] * (int(weight.max()) - 1) + [reached & passing]
     heavy = [w for w in np.unique(weight) if w > 1]
@@ -166,7 +177,9 @@ def _dimension_order(arcs: _Arcs, next_hops: Array) -> Array:
     Steps of different dimensions of a torus commute. So if no shortest path of a graph node begins with a dimension, no
     later step has it, and packets use dimensions in ascending order, in a twisted torus as well.
     """
-    used = np.zeros((int(arcs.src.max(initial=0)) + 1, next_hops.shape[1]), np.uint64)
+    used = np.zeros(
+        (int(arcs.src.max(initial=0)) + 1, next_hops.shape[1]), np.uint64
+    )
     for dim in sorted(np.unique(arcs.dim).tolist(), key=lambda dim: dim or np.inf):
         index = np.flatnonzero(arcs.dim == dim)
         next_hops[index] &= ~used[arcs.src[index]]
@@ -186,20 +199,30 @@ def _groups(wiring: Wiring, arcs: _Arcs, next_hops: Array) -> RouteTable:
         if lo == hi:
             continue
         bits = np.unpackbits(
-            np.ascontiguousarray(next_hops[lo:hi]).view(np.uint8), axis=1, bitorder="little"
+            np.ascontiguousarray(next_hops[lo:hi]).view(np.uint8),
+            axis=1,
+            bitorder="little",
         )[:, :num_columns]
         columns = np.packbits(bits, axis=0).T
-        keys = np.ascontiguousarray(columns).view(np.dtype((np.void, columns.shape[1]))).ravel()
+        keys = (
+            np.ascontiguousarray(columns)
+            .view(np.dtype((np.void, columns.shape[1])))
+            .ravel()
+        )
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         for number, column in enumerate(first):
             members = lo + np.flatnonzero(bits[:, column])
             if not len(members):
                 continue
-            chosen = [arcs.wires[arcs.wire_lo[m] : arcs.wire_lo[m + 1]] for m in members]
+            chosen = [
+                arcs.wires[arcs.wire_lo[m] : arcs.wire_lo[m + 1]] for m in members
+            ]
             routes[node, inverse == number] = len(sizes)
             wires.append(np.concatenate(chosen))
             sizes.append(len(wires[-1]))
     offsets = np.zeros(len(sizes) + 1, np.uint32)
     np.cumsum(sizes, out=offsets[1:])
-    flat = np.concatenate(wires).astype(np.uint32) if wires else np.zeros(0, np.uint32)
+    flat = (
+        np.concatenate(wires).astype(np.uint32) if wires else np.zeros(0, np.uint32)
+    )
     return RouteTable(routes.ravel(), offsets, flat)

@@ -23,7 +23,9 @@ from clusim.topology.node import NETWORK, UNBOUNDED_BYTES, Endpoint, Unit
 class WireNames(Sequence[str]):
     """Wire names such as ``gpu0->nvswitch1.0``: ends, and number among parallel wires."""
 
-    def __init__(self, nodes: Sequence[str], node_index: Mapping[str, int], wires: Array) -> None:
+    def __init__(
+        self, nodes: Sequence[str], node_index: Mapping[str, int], wires: Array
+    ) -> None:
         """Name `wires` (rows of an image) by the names of nodes."""
         self._nodes, self._node_index, self._wires = nodes, node_index, wires
 
@@ -38,7 +40,9 @@ class WireNames(Sequence[str]):
         if isinstance(wire, slice):
             return list(self._names(self._wires[wire]))
         row = self._wires[wire]
-        return f"{self._nodes[row['src']]}->{self._nodes[row['dst']]}.{row['ordinal']}"
+        return (
+            f"{self._nodes[row['src']]}->{self._nodes[row['dst']]}.{row['ordinal']}"
+        )
 
     def __iter__(self) -> Iterator[str]:
         return self._names(self._wires)
@@ -65,7 +69,10 @@ class WireNames(Sequence[str]):
             return None
         at = ends.find("->")
         while at >= 0:
-            src, dst = self._node_index.get(ends[:at]), self._node_index.get(ends[at + 2 :])
+            src, dst = (
+                self._node_index.get(ends[:at]),
+                self._node_index.get(ends[at + 2 :]),
+            )
             if src is not None and dst is not None:
                 same = (self._wires["src"] == src) & (self._wires["dst"] == dst)
                 parallel = np.flatnonzero(same)
@@ -107,17 +114,21 @@ def lower_nodes(fabric: Fabric) -> tuple[Array, Array, Array]:
     endpoints, units = empty("endpoints", len(ends)), empty("units", len(with_unit))
     nodes["latency_ps"] = [node.latency_ps for node in fabric.nodes]
     nodes["kind"] = [
-        NodeKind.SWITCH if node.endpoint is None else NodeKind.ENDPOINT for node in fabric.nodes
+        NodeKind.SWITCH if node.endpoint is None else NodeKind.ENDPOINT
+        for node in fabric.nodes
     ]
     nodes["flags"] = [
-        NodeFlag.STORE_FORWARD * (node.store_and_forward or node.endpoint is not None)
+        NodeFlag.STORE_FORWARD
+        * (node.store_and_forward or node.endpoint is not None)
         + NodeFlag.BRIDGE * (node.kind == "nic")
         for node in fabric.nodes
     ]
     zone = np.array([node.zone for node in fabric.nodes], np.int64)
     nodes["zone"] = np.where(zone == NETWORK, NONE, zone)
     nodes["shared_bytes"] = [
-        node.buffer_bytes if node.name in fabric.dropping and node.unit is None else 0
+        node.buffer_bytes
+        if node.name in fabric.dropping and node.unit is None
+        else 0
         for node in fabric.nodes
     ]
     nodes["endpoint"] = nodes["unit"] = NONE
@@ -173,7 +184,11 @@ def _threshold(probability: float) -> int:
 
 
 _WIRE_FIELDS: dict[str, Callable[[Link], int]] = {
-    **{name: attrgetter(name) for name in _shared_columns("wires", Link) if name not in _OF_A_WIRE},
+    **{
+        name: attrgetter(name)
+        for name in _shared_columns("wires", Link)
+        if name not in _OF_A_WIRE
+    },
     "rate_num": lambda link: link.rate.num,
     "rate_den": lambda link: link.rate.den,
     "error_threshold": lambda link: _threshold(link.error_rate),
@@ -182,7 +197,9 @@ _WIRE_FIELDS: dict[str, Callable[[Link], int]] = {
 """Common fields of both wires of a link."""
 
 
-def lower_wires(fabric: Fabric, format_names: list[str]) -> tuple[Array, Array, WireClasses]:
+def lower_wires(
+    fabric: Fabric, format_names: list[str]
+) -> tuple[Array, Array, WireClasses]:
     """Return rows, weights and classes of wires.
 
     Each link is two wires, in order of links, a->b before b->a.
@@ -191,12 +208,16 @@ def lower_wires(fabric: Fabric, format_names: list[str]) -> tuple[Array, Array, 
     times = np.array([2 * link.count for link in links], np.int64)
     wires = empty("wires", int(times.sum()))
     for name, value in _WIRE_FIELDS.items():
-        wires[name] = np.repeat(np.array([value(link) for link in links], wires.dtype[name]), times)
+        wires[name] = np.repeat(
+            np.array([value(link) for link in links], wires.dtype[name]), times
+        )
     format_index = {name: index for index, name in enumerate(format_names)}
     forms = np.array([format_index[link.format] for link in links], np.uint32)
     wires["format"] = np.repeat(forms, times)
     index = fabric.node_index
-    ends = np.array([(index[link.a], index[link.b]) for link in links], np.uint32).reshape(-1, 2)
+    ends = np.array(
+        [(index[link.a], index[link.b]) for link in links], np.uint32
+    ).reshape(-1, 2)
     datelines = np.array([link.dateline for link in links], np.uint16).reshape(-1, 2)
     for back in (0, 1):
         wires["src"][back::2] = np.repeat(ends[:, back], times // 2)
@@ -204,7 +225,9 @@ def lower_wires(fabric: Fabric, format_names: list[str]) -> tuple[Array, Array, 
         wires["dateline"][back::2] = np.repeat(datelines[:, back], times // 2)
     _drop_at_switches(fabric, wires)
     wires["reverse"] = np.arange(len(wires)) ^ 1
-    wires["ordinal"] = turns(wires["src"].astype(np.int64) * len(fabric.nodes) + wires["dst"])
+    wires["ordinal"] = turns(
+        wires["src"].astype(np.int64) * len(fabric.nodes) + wires["dst"]
+    )
     weight = np.repeat(np.array([link.weight for link in links], np.int64), times)
     names = list(dict.fromkeys(link.cls for link in links))
     code = {name: number for number, name in enumerate(names)}
@@ -233,7 +256,9 @@ def trim_bytes(fabric: Fabric) -> int:
 
 def classes_of(fabric: Fabric) -> int:
     """Return the number of classes of traffic: of NICs, and of the schedules of links."""
-    used = [node.nic.traffic_class + 1 for node in fabric.nodes if node.nic is not None]
+    used = [
+        node.nic.traffic_class + 1 for node in fabric.nodes if node.nic is not None
+    ]
     scheduled = [max(len(link.priority), len(link.weights)) for link in fabric.links]
     return max([1, *used, *scheduled])
 
@@ -289,7 +314,9 @@ def schedule_wires(fabric: Fabric, wires: Array) -> Array:
             rows[key] = len(table)
         numbers.append(rows.get(key, 0))
     wires["schedule"] = np.repeat(np.array(numbers, np.uint32), times)
-    trims = np.repeat(np.array([link.trim_bytes > 0 for link in fabric.links], bool), times)
+    trims = np.repeat(
+        np.array([link.trim_bytes > 0 for link in fabric.links], bool), times
+    )
     wires["trim_vc"][trims & (wires["queue_bytes"] > 0)] = total - 1
     schedules = empty("schedules", len(table))
     for row, (priority, quantum) in zip(schedules, table, strict=True):

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from clusim.topology.model import KIND_NAMES, NO_LIMIT, Fabric, Format, Forwarding, Link
+from clusim.topology.model import (
+    KIND_NAMES,
+    NO_LIMIT,
+    Fabric,
+    Format,
+    Forwarding,
+    Link,
+)
 from clusim.topology.node import (
     COST_ONE,
     Endpoint,
@@ -37,7 +44,11 @@ def to_yaml(fabric: Fabric) -> str:
     """Return a topology file that describes `fabric` completely, without presets."""
     import yaml
 
-    return str(yaml.safe_dump(to_data(fabric), sort_keys=False, allow_unicode=True, width=100))
+    return str(
+        yaml.safe_dump(
+            to_data(fabric), sort_keys=False, allow_unicode=True, width=100
+        )
+    )
 
 
 def to_data(fabric: Fabric) -> dict[str, Any]:
@@ -56,7 +67,11 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
         "vcs": fabric.num_vcs,
         "p2p_level": fabric.p2p_level,
         "gdr_level": fabric.gdr_level,
-        **{name: False for name in ("gdr_read", "pxn", "nvb", "shm") if not getattr(fabric, name)},
+        **{
+            name: False
+            for name in ("gdr_read", "pxn", "nvb", "shm")
+            if not getattr(fabric, name)
+        },
         "acs": fabric.acs or None,
         "nic_names": dict(fabric.nic_names),
         "routing": fabric.routing,
@@ -73,14 +88,17 @@ def to_data(fabric: Fabric) -> dict[str, Any]:
         "nics": {name: nic_data(*item) for item, name in nics.items()},
         "formats": {name: _format(form) for name, form in fabric.formats.items()},
         "protocols": {
-            name: keys_of(protocol, ProtocolSpec) for name, protocol in fabric.protocols.items()
+            name: keys_of(protocol, ProtocolSpec)
+            for name, protocol in fabric.protocols.items()
         },
         "nodes": nodes,
         "links": [_link(link) for link in fabric.links],
         "network": dict(fabric.network),
         "faults": list(fabric.faults),
     }
-    return {key: value for key, value in data.items() if value not in (None, {}, "", [])}
+    return {
+        key: value for key, value in data.items() if value not in (None, {}, "", [])
+    }
 
 
 def _forwarding(forwarding: Forwarding) -> dict[str, Any]:
@@ -93,7 +111,9 @@ def _forwarding(forwarding: Forwarding) -> dict[str, Any]:
     if "gap_ps" in data:
         data["gap"] = f"{data.pop('gap_ps')}ps"
     if "paths" in data:
-        ends = [{"from": path.source} if path.source else {} for path in forwarding.paths]
+        ends = [
+            {"from": path.source} if path.source else {} for path in forwarding.paths
+        ]
         data["paths"] = [
             {**end, "to": path.destination, "via": list(path.via)}
             for end, path in zip(ends, forwarding.paths, strict=True)
@@ -120,7 +140,9 @@ class _Names:
             return existing
         name = next((name for other, name in self.found if other == item), "")
         if not name:
-            name = str(getattr(item, "chip", "")) or f"{self.prefix}{len(self.found)}"
+            name = (
+                str(getattr(item, "chip", "")) or f"{self.prefix}{len(self.found)}"
+            )
             while name in (other for _, other in self.found):
                 name += "'"
             self.found.append((item, name))
@@ -132,13 +154,19 @@ class _Names:
 def _chip(endpoint: Endpoint) -> dict[str, Any]:
     data = keys_of(endpoint, ChipSpec)
     if endpoint.l2_bytes:
-        data = {key: value for key, value in data.items() if key not in MEMORY_SHARES}
+        data = {
+            key: value for key, value in data.items() if key not in MEMORY_SHARES
+        }
     rate = data.pop("pcie_rate", None)
     return data if rate is None else {**data, "pcie_rate": rate}
 
 
 def _switch(
-    unit: Unit | None, ports: int, sizes: tuple[int, int], cpu: str, host: HostTraits | None
+    unit: Unit | None,
+    ports: int,
+    sizes: tuple[int, int],
+    cpu: str,
+    host: HostTraits | None,
 ) -> dict[str, Any]:
     peer_payload_bytes, buffer_bytes = sizes
     data: dict[str, Any] = {"ports": ports} if ports else {}
@@ -176,7 +204,9 @@ def nic_data(nic: NicTraits, ports: int) -> dict[str, Any]:
     control = data.pop("rate_control", None)
     if ports:
         data["ports"] = ports
-    return data if control is None else {**data, "rate_control": _control_data(control)}
+    return (
+        data if control is None else {**data, "rate_control": _control_data(control)}
+    )
 
 
 def _control_data(control: RateControl) -> dict[str, Any]:
@@ -184,28 +214,49 @@ def _control_data(control: RateControl) -> dict[str, Any]:
     data = keys_of(control, RateControlSpec)
     if control.sender is None:
         return data
-    return {**data, "policy": control.sender.name, "constants": dict(control.sender.constants)}
+    return {
+        **data,
+        "policy": control.sender.name,
+        "constants": dict(control.sender.constants),
+    }
 
 
 def _format(form: Format) -> dict[str, Any]:
     return {
         "flit": f"{form.flit_bytes}B",
         "header": {
-            kind: f"{size}B" for kind, size in zip(KIND_NAMES, form.header_bytes, strict=True)
+            kind: f"{size}B"
+            for kind, size in zip(KIND_NAMES, form.header_bytes, strict=True)
         },
-        "control": {k: v / 256 for k, v in zip(KIND_NAMES, form.control_256, strict=True) if v},
+        "control": {
+            k: v / 256
+            for k, v in zip(KIND_NAMES, form.control_256, strict=True)
+            if v
+        },
         "service": {
-            k: v / 1024 for k, v in zip(KIND_NAMES, form.service_1024, strict=True) if v != 1024
+            k: v / 1024
+            for k, v in zip(KIND_NAMES, form.service_1024, strict=True)
+            if v != 1024
         },
-        "payload": {requester: f"{size}B" for requester, size in form.payload_bytes.items()},
+        "payload": {
+            requester: f"{size}B" for requester, size in form.payload_bytes.items()
+        },
         "limit": {
-            k: f"{v}B" for k, v in zip(KIND_NAMES, form.limit_bytes, strict=True) if v != NO_LIMIT
+            k: f"{v}B"
+            for k, v in zip(KIND_NAMES, form.limit_bytes, strict=True)
+            if v != NO_LIMIT
         },
     }
 
 
-def _node(node: Node, chips: _Names, switches: _Names, nics: _Names) -> dict[str, Any]:
-    data: dict[str, Any] = {"kind": node.kind, "latency": f"{node.latency_ps}ps", "tier": node.tier}
+def _node(
+    node: Node, chips: _Names, switches: _Names, nics: _Names
+) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "kind": node.kind,
+        "latency": f"{node.latency_ps}ps",
+        "tier": node.tier,
+    }
     if node.zone:
         data["zone"] = node.zone
     if node.endpoint is not None:
@@ -241,11 +292,18 @@ def _link(link: Link) -> dict[str, Any]:
         }
     if link.queue_bytes:
         alpha = link.alpha_1024 / 1024
-        data["drop"] = {"queue": f"{link.queue_bytes}B", "alpha": alpha, "red": link.red}
+        data["drop"] = {
+            "queue": f"{link.queue_bytes}B",
+            "alpha": alpha,
+            "red": link.red,
+        }
         data["drop"] |= {"trim": f"{link.trim_bytes}B"} if link.trim_bytes else {}
     if link.priority or link.weights:
         data["schedule"] = {"priority": [*link.priority], "weights": [*link.weights]}
     if link.queue_policy is not None:
         constants = dict(link.queue_policy.constants)
-        data["queue_policy"] = {"policy": link.queue_policy.name, "constants": constants}
+        data["queue_policy"] = {
+            "policy": link.queue_policy.name,
+            "constants": constants,
+        }
     return data

@@ -17,7 +17,13 @@ from pydantic_core import PydanticCustomError
 
 from clusim.base.errors import one_line
 from clusim.base.units import parse_size, parse_time
-from clusim.topology.model import MOST_QUEUES, GdrLevel, P2pLevel, PacketKind, PathChoice
+from clusim.topology.model import (
+    MOST_QUEUES,
+    GdrLevel,
+    P2pLevel,
+    PacketKind,
+    PathChoice,
+)
 from clusim.topology.node import UNBOUNDED_BYTES
 from clusim.topology.quantities import (
     Amount,
@@ -54,7 +60,14 @@ from clusim.topology.quantities import (
 )
 
 NetworkKind = Literal[
-    "single", "rail", "fat-tree", "superpod", "multi-plane", "dual-tor", "dragonfly", "torus"
+    "single",
+    "rail",
+    "fat-tree",
+    "superpod",
+    "multi-plane",
+    "dual-tor",
+    "dragonfly",
+    "torus",
 ]
 
 NETWORK_KINDS: tuple[str, ...] = get_args(NetworkKind)
@@ -105,7 +118,9 @@ class NetworkSpec(Spec):
     switch_nics: Count | None = None
     global_links: Count | None = None
     local_links: Count | None = None
-    shape: Annotated[list[Count], one_or_more, Field(min_length=1, max_length=6)] | None = None
+    shape: (
+        Annotated[list[Count], one_or_more, Field(min_length=1, max_length=6)] | None
+    ) = None
     torus_links: Count | None = None
     lengths: LengthsSpec | None = None
 
@@ -196,7 +211,10 @@ class NicSpec(Spec):
 
     base: str | None = None
     latency: Latency | None = None
-    mtu: Annotated[int, read_with(positive_size), Field(le=65_536), example("4096")] | None = None
+    mtu: (
+        Annotated[int, read_with(positive_size), Field(le=65_536), example("4096")]
+        | None
+    ) = None
     gpudirect: bool | None = None
     post: Time | None = None
     eager: Size | None = None
@@ -217,7 +235,9 @@ class NicSpec(Spec):
     retries: Annotated[int, Field(ge=0, le=65_536)] | None = None
     traffic_class: TrafficClass | None = None
     speed: Bandwidth | None = None
-    plugin: Literal["verbs", "sockets", "efa", "cxi", "fastrak", "tcpx"] | None = None
+    plugin: Literal["verbs", "sockets", "efa", "cxi", "fastrak", "tcpx"] | None = (
+        None
+    )
     plugin_latency: Time | None = None
     ports: Count | None = None
 
@@ -229,12 +249,19 @@ class FormatSpec(Spec):
     """
 
     base: str | None = None
-    flit: Annotated[int, read_with(positive_size), Field(le=65_536), example("16B")] | None = None
+    flit: (
+        Annotated[int, read_with(positive_size), Field(le=65_536), example("16B")]
+        | None
+    ) = None
     header: Annotated[dict[KindOrDefault, SmallSize], default_of] | None = None
     control: dict[PacketKind, Annotated[float, Field(ge=0, le=65_536)]] | None = None
     service: dict[PacketKind, Annotated[float, Field(ge=1, le=1024)]] | None = None
-    payload: dict[Requester, Annotated[int, read_with(small_size), Field(ge=1)]] | None = None
-    limit: Annotated[dict[KindOrDefault, PositiveSmallSize], default_of] | None = None
+    payload: (
+        dict[Requester, Annotated[int, read_with(small_size), Field(ge=1)]] | None
+    ) = None
+    limit: Annotated[dict[KindOrDefault, PositiveSmallSize], default_of] | None = (
+        None
+    )
 
 
 class PfcSpec(Spec):
@@ -293,7 +320,9 @@ class LinkTypeSpec(Spec):
     schedule: Annotated[ScheduleSpec | None, no_schedule] = None
     queue_policy: Annotated[QueuePolicySpec | None, policy_or_mapping] = None
     weight: Annotated[int, Field(ge=1, le=64)] | None = None
-    class_: Annotated[str | None, Field(alias="class", min_length=1, max_length=64)] = None
+    class_: Annotated[
+        str | None, Field(alias="class", min_length=1, max_length=64)
+    ] = None
 
 
 class ProtocolSpec(Spec):
@@ -366,12 +395,16 @@ class ForwardingSpec(Spec):
 class LogsSpec(Spec):
     """Properties that logs of such nodes show and the topology does not."""
 
-    buses: list[Annotated[int, Field(ge=0, le=255)]] = Field(default_factory=list, max_length=256)
+    buses: list[Annotated[int, Field(ge=0, le=255)]] = Field(
+        default_factory=list, max_length=256
+    )
     network: Literal["IB", "OFI", "FasTrak", "Socket", "none"] | None = None
     common: Annotated[int, Field(ge=0, le=1000)] = 0
 
 
-_Skew = Annotated[int, read_with(parse_time), Field(ge=0, lt=2**40), example("100ns")]
+_Skew = Annotated[
+    int, read_with(parse_time), Field(ge=0, lt=2**40), example("100ns")
+]
 
 
 def _of_one_line(text: str) -> str:
@@ -385,7 +418,8 @@ def _of_one_line(text: str) -> str:
 def _unit_name(text: str) -> str:
     if re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", text) is None:
         raise PydanticCustomError(
-            "unit_name", "must be small letters, digits and '-', such as superpod-h100"
+            "unit_name",
+            "must be small letters, digits and '-', such as superpod-h100",
         )
     return text
 
@@ -394,13 +428,19 @@ class Topology(Spec):
     """Complete topology file."""
 
     name: (
-        Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_of_one_line)] | None
+        Annotated[
+            str, Field(min_length=1, max_length=200), AfterValidator(_of_one_line)
+        ]
+        | None
     ) = None
     description: str = ""
     sources: dict[str, str] = Field(default_factory=dict)
     architecture: str | None = None
     p2p: Literal["read", "write"] | None = None
-    window: Annotated[int, read_with(parse_size), Field(lt=2**32), example("64KiB")] | None = None
+    window: (
+        Annotated[int, read_with(parse_size), Field(lt=2**32), example("64KiB")]
+        | None
+    ) = None
     cta_skew: _Skew | None = None
     vcs: Annotated[int, Field(ge=1, le=16)] = 2
     p2p_level: P2pLevel = "pxb"
@@ -410,28 +450,36 @@ class Topology(Spec):
     pxn: bool = True
     nvb: bool = True
     shm: bool = True
-    nic_names: dict[str, Annotated[str, Field(pattern=r"^[\w.-]{1,64}(:[0-9]{1,3})?$")]] = Field(
-        default_factory=dict
-    )
+    nic_names: dict[
+        str, Annotated[str, Field(pattern=r"^[\w.-]{1,64}(:[0-9]{1,3})?$")]
+    ] = Field(default_factory=dict)
     routing: Literal["shortest", "dimension-order"] = "shortest"
     network_routing: Literal["shortest", "dimension-order"] = "shortest"
     forwarding: ForwardingSpec = Field(default_factory=ForwardingSpec)
-    channels: dict[str, Annotated[int, Field(ge=1, le=256)]] = Field(default_factory=dict)
-    rings: list[list[Annotated[int, Field(ge=0)]]] | None = None
-    told_pcie: dict[str, Annotated[str, Field(pattern=r"^gen[1-7]-x(1|2|4|8|12|16|32)$")]] = Field(
+    channels: dict[str, Annotated[int, Field(ge=1, le=256)]] = Field(
         default_factory=dict
     )
-    told: dict[str, dict[str, Annotated[int, Field(ge=0, le=1024)]]] = Field(default_factory=dict)
+    rings: list[list[Annotated[int, Field(ge=0)]]] | None = None
+    told_pcie: dict[
+        str, Annotated[str, Field(pattern=r"^gen[1-7]-x(1|2|4|8|12|16|32)$")]
+    ] = Field(default_factory=dict)
+    told: dict[str, dict[str, Annotated[int, Field(ge=0, le=1024)]]] = Field(
+        default_factory=dict
+    )
     chips: dict[str, ChipSpec] = Field(default_factory=dict)
     switches: dict[str, SwitchSpec] = Field(default_factory=dict)
     formats: dict[str, FormatSpec] = Field(default_factory=dict)
     link_types: dict[str, LinkTypeSpec] = Field(default_factory=dict)
     nics: dict[str, NicSpec] = Field(default_factory=dict)
     protocols: dict[str, ProtocolSpec] = Field(default_factory=dict)
-    nodes: Annotated[dict[str, NodeSpec], Field(min_length=1)] = Field(default_factory=dict)
+    nodes: Annotated[dict[str, NodeSpec], Field(min_length=1)] = Field(
+        default_factory=dict
+    )
     links: list[LinkSpec] = Field(default_factory=list)
     network: NetworkSpec | None = None
     cluster: ClusterSpec | None = None
     superpod: Annotated[str, AfterValidator(_unit_name)] | None = None
     logs: LogsSpec = Field(default_factory=LogsSpec)
-    faults: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(default_factory=list)
+    faults: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(
+        default_factory=list
+    )

@@ -36,8 +36,22 @@ PARTS = {
     "clusim.nccl.constants": ("Path", "Pattern"),
     "clusim.nccl.graph": ("Graph",),
     "clusim.topology.arrays": ("FabricArrays",),
-    "clusim.topology.model": ("Fabric", "Format", "Forwarding", "Link", "PinnedPath", "Protocol"),
-    "clusim.topology.node": ("Endpoint", "HostTraits", "NicTraits", "Node", "RateControl", "Unit"),
+    "clusim.topology.model": (
+        "Fabric",
+        "Format",
+        "Forwarding",
+        "Link",
+        "PinnedPath",
+        "Protocol",
+    ),
+    "clusim.topology.node": (
+        "Endpoint",
+        "HostTraits",
+        "NicTraits",
+        "Node",
+        "RateControl",
+        "Unit",
+    ),
     "clusim.topology.rows": ("WireClasses", "WireNames"),
     "clusim.topology.zones": ("Machines",),
     "numpy": ("dtype", "ndarray"),
@@ -100,7 +114,9 @@ def _is_shipped(name: str) -> bool:
     """Return True if a name can only mean a shipped topology, with its own figures."""
     from clusim.hardware.figures import any_scaled
 
-    plain = _NAME.fullmatch(name) is not None and not name.endswith((".yaml", ".yml", ".xml"))
+    plain = _NAME.fullmatch(name) is not None and not name.endswith(
+        (".yaml", ".yml", ".xml")
+    )
     return plain and not (
         os.path.exists(name) or any(map(os.environ.get, VARIABLES)) or any_scaled()
     )

@@ -36,12 +36,16 @@ def by_host(fabric: Fabric) -> Fabric:
 
 def _by_host(fabric: Fabric) -> Fabric:
     own_hosts = hosts_of(fabric)
-    with_memory = {own_hosts[node.name] for node in fabric.nodes if node.kind == "memory"}
+    with_memory = {
+        own_hosts[node.name] for node in fabric.nodes if node.kind == "memory"
+    }
     order: dict[int, list[str]] = {}
     for node in fabric.nodes:
         if node.kind == "gpu" and own_hosts[node.name] in with_memory:
             hosts = order.setdefault(node.zone, [])
-            hosts += [own_hosts[node.name]] if own_hosts[node.name] not in hosts else []
+            hosts += (
+                [own_hosts[node.name]] if own_hosts[node.name] not in hosts else []
+            )
     if all(len(hosts) < 2 for hosts in order.values()):
         return fabric
     owners: dict[str, int | None] = {}
@@ -63,7 +67,11 @@ def _join_rack(fabric: Fabric) -> Fabric:
     links = tuple(link for link in fabric.links if link.a in names)
     first = tuple(node for node in fabric.nodes if node.zone == 0)
     one = replace(fabric, nodes=first, links=links, ring_orders=None)
-    return replace(join_nodes(one, fabric.num_zones), name=fabric.name, p2p_level=fabric.p2p_level)
+    return replace(
+        join_nodes(one, fabric.num_zones),
+        name=fabric.name,
+        p2p_level=fabric.p2p_level,
+    )
 
 
 def by_peers(fabric: Fabric) -> Fabric:
@@ -83,7 +91,9 @@ def by_peers(fabric: Fabric) -> Fabric:
 def _by_peers(fabric: Fabric) -> Fabric:
     arrays = arrays_of(fabric)
     group = _peer_groups(arrays)
-    if len(set(group)) == len({arrays.zone_of(rank) for rank in range(arrays.num_ranks)}):
+    if len(set(group)) == len(
+        {arrays.zone_of(rank) for rank in range(arrays.num_ranks)}
+    ):
         return fabric
     if fabric.num_zones < 2:
         raise InputError(
@@ -115,7 +125,14 @@ def _peer_groups(arrays: FabricArrays) -> list[int]:
     heads: dict[int, list[int]] = {}
     for rank in range(arrays.num_ranks):
         of_node = heads.setdefault(arrays.zone_of(rank), [])
-        group = next((n for n, head in enumerate(of_node) if _peers(arrays, head, rank, level)), -1)
+        group = next(
+            (
+                n
+                for n, head in enumerate(of_node)
+                if _peers(arrays, head, rank, level)
+            ),
+            -1,
+        )
         if group < 0:
             group = len(of_node)
             of_node.append(rank)
@@ -134,14 +151,14 @@ def _own_nics(arrays: FabricArrays, group: list[int]) -> dict[str, int]:
     fabric = arrays.fabric
     nearest: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for rank, number in enumerate(group):
-        mates = nearest.setdefault((arrays.zone_of(rank), rails.nearest_rails(rank)), [])
+        mates = nearest.setdefault(
+            (arrays.zone_of(rank), rails.nearest_rails(rank)), []
+        )
         mates += [number] if number not in mates else []
     result: dict[str, int] = {}
     for (zone, nics), mates in nearest.items():
         if len(nics) < len(mates):
-            message = (
-                f"{len(mates)} of them share {len(nics)} NICs of a node, which is not simulated"
-            )
+            message = f"{len(mates)} of them share {len(nics)} NICs of a node, which is not simulated"
             raise InputError(f"{fabric.name}: {_WHY}; {message}")
         for turn, rail in enumerate(nics):
             nic = int(arrays.targets["node"][rails.nics(zone)[rail]])
@@ -179,7 +196,9 @@ def split(fabric: Fabric, owners: Owners) -> Fabric:
         ring_orders=None,
     )
     if result.ranks != fabric.ranks:
-        raise InputError(f"{fabric.name}: GPUs of one host are not consecutive ranks; reorder them")
+        raise InputError(
+            f"{fabric.name}: GPUs of one host are not consecutive ranks; reorder them"
+        )
     return result
 
 
@@ -193,7 +212,11 @@ def _parts(node: Node, owners: Owners, parts: Mapping[int, int]) -> range:
 
 def _copy_name(node: Node, owners: Owners, part: int) -> str:
     """Return the name of a graph node in a part."""
-    return f"{node.name}~{part}" if owners.get(node.name) is None and part else node.name
+    return (
+        f"{node.name}~{part}"
+        if owners.get(node.name) is None and part
+        else node.name
+    )
 
 
 def _links(fabric: Fabric, owners: Owners, parts: Mapping[int, int]) -> list[Link]:
@@ -209,7 +232,10 @@ def _links(fabric: Fabric, owners: Owners, parts: Mapping[int, int]) -> list[Lin
             *(_parts(node, owners, parts) for node in inner)
         )
         for part in sorted(common):
-            ends = (n.name if n.zone == NETWORK else _copy_name(n, owners, part) for n in (a, b))
+            ends = (
+                n.name if n.zone == NETWORK else _copy_name(n, owners, part)
+                for n in (a, b)
+            )
             one, two = ends
             result.append(replace(link, a=one, b=two))
     return result

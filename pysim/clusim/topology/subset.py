@@ -84,7 +84,9 @@ def on_nodes(fabric: Fabric, zones: tuple[int, ...]) -> Fabric:
             if node.zone in number or node.name in network
         )
         names = {node.name for node in nodes}
-        links = tuple(link for link in fabric.links if link.a in names and link.b in names)
+        links = tuple(
+            link for link in fabric.links if link.a in names and link.b in names
+        )
         cache[zones] = replace(fabric, nodes=nodes, links=links, ring_orders=None)
     return cache[zones]
 
@@ -92,7 +94,14 @@ def on_nodes(fabric: Fabric, zones: tuple[int, ...]) -> Fabric:
 def _between(fabric: Fabric, zones: tuple[int, ...]) -> set[str]:
     """Return the switches of the network that packets between some nodes can use."""
     network = parts_of(fabric, -1)
-    ends = sorted({end for zone in zones for end in _ends(fabric, zone) if end in network.nodes})
+    ends = sorted(
+        {
+            end
+            for zone in zones
+            for end in _ends(fabric, zone)
+            if end in network.nodes
+        }
+    )
     forwarding = fabric.forwarding
     shortest = (
         fabric.network_routing == "shortest"
@@ -103,7 +112,11 @@ def _between(fabric: Fabric, zones: tuple[int, ...]) -> set[str]:
     if not shortest or len(ends) > MOST_ENDS:
         return set(network.nodes)
     names = list(network.nodes)
-    far = np.stack([_distances(fabric, end) for end in ends]) if ends else np.empty((0, len(names)))
+    far = (
+        np.stack([_distances(fabric, end) for end in ends])
+        if ends
+        else np.empty((0, len(names)))
+    )
     at = [names.index(end) for end in ends]
     used = np.zeros(len(names), bool)
     for row in far:
@@ -114,7 +127,9 @@ def _between(fabric: Fabric, zones: tuple[int, ...]) -> set[str]:
 def _ends(fabric: Fabric, zone: int) -> set[str]:
     """Return the graph nodes outside a node that its links lead to."""
     parts = parts_of(fabric, zone)
-    return {end for link in parts.touching for end in (link.a, link.b)} - parts.nodes.keys()
+    return {
+        end for link in parts.touching for end in (link.a, link.b)
+    } - parts.nodes.keys()
 
 
 def _distances(fabric: Fabric, switch: str) -> Array:
@@ -128,14 +143,21 @@ def _distances(fabric: Fabric, switch: str) -> Array:
             neighbours[link.b].append(link.a)
         steps, border = {switch: 0.0}, [switch]
         while border:
-            border = [other for at in border for other in neighbours[at] if other not in steps]
+            border = [
+                other
+                for at in border
+                for other in neighbours[at]
+                if other not in steps
+            ]
             steps |= dict.fromkeys(border, max(steps.values()) + 1)
             border = list(dict.fromkeys(border))
         cache[switch] = np.array([steps.get(name, np.inf) for name in network.nodes])
     return cache[switch]
 
 
-def near_nodes(fabric: Fabric, zones: tuple[int, ...], count: int) -> tuple[int, ...]:
+def near_nodes(
+    fabric: Fabric, zones: tuple[int, ...], count: int
+) -> tuple[int, ...]:
     """Return `count` of some nodes: the first at the same switches, otherwise the first."""
     at: dict[frozenset[str], list[int]] = defaultdict(list)
     for zone in zones:

@@ -40,10 +40,18 @@ def neighbours(
             last = place[axis] == size - 1
             turned = twist and 1 < size < longest
             if not last or (wrap and (size > 2 or turned)):
-                following = [*place[:axis], (place[axis] + 1) % size, *place[axis + 1 :]]
+                following = [
+                    *place[:axis],
+                    (place[axis] + 1) % size,
+                    *place[axis + 1 :],
+                ]
                 if last and turned:
-                    for other in (i for i, length in enumerate(shape) if length == longest):
-                        following[other] = (following[other] + longest // 2) % longest
+                    for other in (
+                        i for i, length in enumerate(shape) if length == longest
+                    ):
+                        following[other] = (
+                            following[other] + longest // 2
+                        ) % longest
                 yield place, tuple(following), axis, last
 
 
@@ -51,7 +59,9 @@ def check_twist(shape: Place) -> None:
     """Raise `TopologyError` if a torus of this shape cannot be twisted."""
     longest = max(shape)
     if longest % 2 or not any(1 < size < longest for size in shape):
-        raise TopologyError("twist: needs an even longest size and a shorter one above 1")
+        raise TopologyError(
+            "twist: needs an even longest size and a shorter one above 1"
+        )
 
 
 def order_links(links: Sequence[Link]) -> list[Link]:
@@ -66,9 +76,15 @@ def order_links(links: Sequence[Link]) -> list[Link]:
         dimensions = _dimensions(links)
         links = [replace(link, dim=dimensions.get(_pair(link), 0)) for link in links]
     dims = {link.dim for link in links} - {0}
-    dated = {pair for dim in dims for pair in _datelines([one for one in links if one.dim == dim])}
+    dated = {
+        pair
+        for dim in dims
+        for pair in _datelines([one for one in links if one.dim == dim])
+    }
     return [
-        replace(link, dateline=(True, True)) if link.dim and _pair(link) in dated else link
+        replace(link, dateline=(True, True))
+        if link.dim and _pair(link) in dated
+        else link
         for link in links
     ]
 
@@ -108,12 +124,16 @@ def _dimensions(links: Sequence[Link]) -> dict[Pair, int]:
     import networkx as nx
 
     every = _find_neighbours((link.a, link.b) for link in links)
-    core = [link for link in links if min(len(every[link.a]), len(every[link.b])) > 1]
+    core = [
+        link for link in links if min(len(every[link.a]), len(every[link.b])) > 1
+    ]
     adjacency = _find_neighbours((link.a, link.b) for link in core)
     sets = nx.utils.UnionFind(dict.fromkeys(_pair(link) for link in core))
     for name, adjacent in adjacency.items():
         for one, two in combinations(adjacent, 2):
-            corners = [x for x in adjacency[one] if x != name and x in adjacency[two]]
+            corners = [
+                x for x in adjacency[one] if x != name and x in adjacency[two]
+            ]
             ends = [(name, one), (name, two)]
             same = [
                 (end, (corner, other))
@@ -123,7 +143,10 @@ def _dimensions(links: Sequence[Link]) -> dict[Pair, int]:
             for a, b in same or [(ends[0], ends[1])]:
                 sets.union((min(a), max(a)), (min(b), max(b)))
     numbers: dict[Pair, int] = {}
-    result = {_pair(link): numbers.setdefault(sets[_pair(link)], len(numbers) + 1) for link in core}
+    result = {
+        _pair(link): numbers.setdefault(sets[_pair(link)], len(numbers) + 1)
+        for link in core
+    }
     for name, adjacent in adjacency.items():
         dims = [result[min(name, other), max(name, other)] for other in adjacent]
         if any(dims.count(dim) > 2 for dim in dims):

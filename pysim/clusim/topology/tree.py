@@ -72,8 +72,14 @@ def _branch(
     yield f"{indent}{'└─' if last else '├─'} {_line(branch, [branch], ranks)}{more}"
     below = indent + ("   " if last else "│  ")
     groups: list[list[Branch]] = []
-    for child in sorted(branch.children, key=lambda child: _ORDER.get(kind_of(child.node), 9)):
-        same = groups and not child.children and groups[-1][0].signature() == child.signature()
+    for child in sorted(
+        branch.children, key=lambda child: _ORDER.get(kind_of(child.node), 9)
+    ):
+        same = (
+            groups
+            and not child.children
+            and groups[-1][0].signature() == child.signature()
+        )
         if same and kind_of(child.node) in ("nic", "memory"):
             groups[-1].append(child)
         else:
@@ -130,7 +136,10 @@ def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
     yield "links of GPUs"
     switches = {node.name for node in machine.switches}
     rates = group_values(
-        (end, link) for link in machine.gpu_links for end in (link.a, link.b) if end not in switches
+        (end, link)
+        for link in machine.gpu_links
+        for end in (link.a, link.b)
+        if end not in switches
     )
     groups: dict[str, list[str]] = {}
     for name, of_rate in rates.items():
@@ -146,10 +155,16 @@ def _gpu_links(machine: OutlinedMachine) -> Iterator[str]:
         groups.setdefault(text, []).append(name)
     for text, names in groups.items():
         yield f"  {ranges(_short(name) for name in names)}: {text}"
-    trunks = [link for link in machine.gpu_links if link.a in switches and link.b in switches]
+    trunks = [
+        link
+        for link in machine.gpu_links
+        if link.a in switches and link.b in switches
+    ]
     for text, links in _alike_links(trunks).items():
         yield f"  {_short_list([f'{_short(k.a)}-{_short(k.b)}' for k in links])}: {text}"
-    direct = [link for link in machine.gpu_links if switches.isdisjoint((link.a, link.b))]
+    direct = [
+        link for link in machine.gpu_links if switches.isdisjoint((link.a, link.b))
+    ]
     names = [node.name for node in machine.gpus() if node.kind == "gpu"]
     if direct and 2 < len(names) <= MOST_MATRIX:
         yield from _matrix(direct, names)
@@ -163,10 +178,15 @@ def _matrix(links: list[Link], gpus: list[str]) -> Iterator[str]:
     short = [_short(name) for name in gpus]
     rows = []
     for name in gpus:
-        cells = ("x" if name == other else str(counts[name, other] or "-") for other in gpus)
+        cells = (
+            "x" if name == other else str(counts[name, other] or "-")
+            for other in gpus
+        )
         rows.append([_short(name), *cells])
     width = max(map(len, short)) + 1
-    yield from text_table(f"  {{:<{width}}}" + f"{{:>{width}}}" * len(gpus), [["", *short], *rows])
+    yield from text_table(
+        f"  {{:<{width}}}" + f"{{:>{width}}}" * len(gpus), [["", *short], *rows]
+    )
 
 
 def _network(view: Outline) -> Iterator[str]:
@@ -180,10 +200,15 @@ def _network(view: Outline) -> Iterator[str]:
         tier_of.update((node.name, tier) for node in nodes)
     joints: dict[tuple[str, str, str], list[Link]] = {}
     order = {tier: number for number, (tier, _) in enumerate(view.tiers)}
-    kinds = {node.name: kind_of(node) for node in view.fabric.nodes if node.name not in tier_of}
+    kinds = {
+        node.name: kind_of(node)
+        for node in view.fabric.nodes
+        if node.name not in tier_of
+    }
     for link in view.cables:
         ends = [
-            tier_of.get(end) or KIND_WORDS.get(kinds[end], kinds[end]) for end in (link.a, link.b)
+            tier_of.get(end) or KIND_WORDS.get(kinds[end], kinds[end])
+            for end in (link.a, link.b)
         ]
         ends.sort(key=lambda tier: order.get(tier, -1))
         text = f"{link.label} of {format_rate(link.rate)}, {format_time(link.latency_ps)}"

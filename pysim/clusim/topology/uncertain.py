@@ -58,7 +58,10 @@ def uncertain_figures(fabric: Fabric) -> list[UncertainFigure]:
             places.setdefault(text, []).append(place.removeprefix("network: "))
     for key, figure in KERNELS.items():
         places.setdefault(str(figure), []).append(f"kernels: {key}")
-    result = [UncertainFigure(_name(names), figures[text]) for text, names in places.items()]
+    result = [
+        UncertainFigure(_name(names), figures[text])
+        for text, names in places.items()
+    ]
     return [item for item in result if item.figure.limits != EXACT]
 
 
@@ -66,13 +69,19 @@ def _name(places: list[str]) -> str:
     """Return one name for all places of a figure."""
     stem = places[0].rpartition(": ")[0]
     if all(place.rpartition(": ")[0] == stem for place in places):
-        return ", ".join([places[0], *(place.rpartition(": ")[2] for place in places[1:])])
+        return ", ".join(
+            [places[0], *(place.rpartition(": ")[2] for place in places[1:])]
+        )
     return f"{places[0]} and {len(places) - 1} more"
 
 
-def scale_figures(factors: Mapping[UncertainFigure, float]) -> AbstractContextManager[None]:
+def scale_figures(
+    factors: Mapping[UncertainFigure, float],
+) -> AbstractContextManager[None]:
     """Return the context in which systems are loaded, and programs are written, with figures times factors."""
-    return scaled_figures({str(item.figure): factor for item, factor in factors.items()})
+    return scaled_figures(
+        {str(item.figure): factor for item, factor in factors.items()}
+    )
 
 
 def loaded_again(fabric: Fabric) -> Fabric:

@@ -10,7 +10,15 @@ import re
 import types
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from pydantic import BaseModel, ValidationError
 
@@ -35,7 +43,13 @@ def dotted_path(path: KeyPath) -> str:
     """Return a path in dotted notation: ``links[3].rate``."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        text += (
+            f"[{part}]"
+            if isinstance(part, int)
+            else f".{part}"
+            if text
+            else str(part)
+        )
     return printable(text, 120)
 
 
@@ -50,7 +64,11 @@ class Problems:
     def add(self, path: KeyPath, message: str, *, key: bool = False) -> None:
         """Add a problem of the value (or the key) at `path`."""
         name = dotted_path(path)
-        place = self.document.place(path, key=key) if self.document is not None else (0, 0)
+        place = (
+            self.document.place(path, key=key)
+            if self.document is not None
+            else (0, 0)
+        )
         self.found.append((place, f"{name}: {message}" if name else message))
 
     def raise_if_any(self) -> None:
@@ -80,7 +98,9 @@ def validate(data: Any, problems: Problems) -> Topology:
         problems.raise_if_any()
     elif topology.cluster is not None and keys & {"nodes", "links"}:
         problems.add(
-            ("cluster",), "a file has either a cluster or nodes and links; remove one", key=True
+            ("cluster",),
+            "a file has either a cluster or nodes and links; remove one",
+            key=True,
         )
         problems.raise_if_any()
     return topology
@@ -104,7 +124,9 @@ def _explain(model: type[BaseModel], item: Any, problems: Problems) -> None:
         hint = did_you_mean(str(path[-1]), _keys_at(model, path[:-1]))
         problems.add(path, f"unknown key{hint}", key=True)
     elif kind == "missing":
-        problems.add(path[:-1], f"{path[-1]!r} is missing; {_example(str(path[-1]))}")
+        problems.add(
+            path[:-1], f"{path[-1]!r} is missing; {_example(str(path[-1]))}"
+        )
     elif kind == "literal_error":
         words = re.findall("'([^']*)'", item["ctx"]["expected"])
         got = path[-1] if "[key]" in item["loc"] else item["input"]
@@ -116,7 +138,9 @@ def _explain(model: type[BaseModel], item: Any, problems: Problems) -> None:
     elif kind == "unit":
         problems.add(path, item["msg"])
     elif path[-1] in ("from", "to") and isinstance(item["input"], list):
-        problems.add(path, "a list: must be a node or a range of nodes, such as gpu1..3")
+        problems.add(
+            path, "a list: must be a node or a range of nodes, such as gpu1..3"
+        )
     else:
         problems.add(path, f"{_show(item['input'])}: {_lower(item['msg'])}")
 
@@ -134,7 +158,9 @@ def _show(value: Any) -> str:
 
 def _lower(message: str) -> str:
     """Return pydantic's sentence as the second half of an error of clusim."""
-    text = message.replace("Input should be", "must be").replace("dictionary", "mapping")
+    text = message.replace("Input should be", "must be").replace(
+        "dictionary", "mapping"
+    )
     text = text.partition(" or instance of ")[0]
     return text[:1].lower() + text[1:]
 
@@ -173,7 +199,8 @@ def _type_at(model: type[BaseModel], path: KeyPath) -> Any:
         current = _unwrap(current)
         if isinstance(current, type) and issubclass(current, BaseModel):
             names = {
-                info.alias or name: info.annotation for name, info in current.model_fields.items()
+                info.alias or name: info.annotation
+                for name, info in current.model_fields.items()
             }
             current = names.get(str(part))
         elif get_origin(current) in (dict, list):
@@ -196,7 +223,9 @@ MAX_FILE_BYTES = 64 * 2**20
 def read_text(path: Path, where: str) -> str:
     """Return the text of a file, named `where` in errors."""
     try:
-        return limits.read_text(path, MAX_FILE_BYTES, advice="is it a topology?", where=where)
+        return limits.read_text(
+            path, MAX_FILE_BYTES, advice="is it a topology?", where=where
+        )
     except InputError as error:
         raise TopologyError(str(error)) from None
 

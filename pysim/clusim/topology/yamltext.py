@@ -95,11 +95,15 @@ class _Reader:
             if name == "DocumentStartEvent":
                 documents += 1
                 if documents > 1:
-                    raise self.fail(place, "second document; a topology file holds one")
+                    raise self.fail(
+                        place, "second document; a topology file holds one"
+                    )
                 continue
             self.out.data = self.value(event, (), 0)
         if not documents:
-            raise self.fail((1, 1), "empty file; must be a mapping with 'nodes' and 'links'")
+            raise self.fail(
+                (1, 1), "empty file; must be a mapping with 'nodes' and 'links'"
+            )
         return self.out
 
     def value(self, event: Any, path: Path, depth: int) -> Any:
@@ -108,14 +112,20 @@ class _Reader:
         name = type(event).__name__
         self.count += 1
         if depth > MAX_DEPTH:
-            raise self.fail(place, f"nested deeper than {MAX_DEPTH} levels; a topology needs four")
+            raise self.fail(
+                place,
+                f"nested deeper than {MAX_DEPTH} levels; a topology needs four",
+            )
         if self.count > MAX_NODES:
-            raise self.fail(place, f"more than {MAX_NODES} values; use ranges such as gpu0..7")
+            raise self.fail(
+                place, f"more than {MAX_NODES} values; use ranges such as gpu0..7"
+            )
         self.out.values[path] = place
         if name == "AliasEvent":
             if event.anchor not in self.anchors:
                 raise self.fail(
-                    place, f"unknown alias *{event.anchor}; define it with &{event.anchor} before"
+                    place,
+                    f"unknown alias *{event.anchor}; define it with &{event.anchor} before",
                 )
             value, size = self.anchors[event.anchor]
             self.count += size
@@ -123,7 +133,9 @@ class _Reader:
                 raise self.fail(place, f"aliases of more than {MAX_NODES} values")
             return value
         if event.tag is not None:
-            raise self.fail(place, f"tag {event.tag} is not supported; write plain values")
+            raise self.fail(
+                place, f"tag {event.tag} is not supported; write plain values"
+            )
         result: Any
         before = self.count
         if name == "ScalarEvent":
@@ -159,7 +171,10 @@ class _Reader:
             if key in result:
                 line = self.out.keys[below][0]
                 self.out.problems.append(
-                    (place, f"{_dotted_path(below)}: duplicate key; first given in line {line}")
+                    (
+                        place,
+                        f"{_dotted_path(below)}: duplicate key; first given in line {line}",
+                    )
                 )
                 self.value(next(self.events), (*path, key, "duplicate"), depth + 1)
                 continue
@@ -177,9 +192,13 @@ def parse(text: str, where: str) -> Document:
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         _check_depth(text[: mark.index] if mark else text, where)
         problem = " ".join(part for part in (error.context, error.problem) if part)
-        raise TopologyError(f"{where}:{line}:{column}: not valid YAML: {_tidy(problem)}") from None
+        raise TopologyError(
+            f"{where}:{line}:{column}: not valid YAML: {_tidy(problem)}"
+        ) from None
     except yaml.YAMLError as error:
-        raise TopologyError(f"{where}:1:1: not valid YAML: {_tidy(str(error))}") from None
+        raise TopologyError(
+            f"{where}:1:1: not valid YAML: {_tidy(str(error))}"
+        ) from None
 
 
 def _check_depth(text: str, where: str) -> None:

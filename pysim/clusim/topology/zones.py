@@ -131,14 +131,20 @@ class RoutingTables:
         """Return routes, group offsets and group members."""
         offsets = np.zeros(self.num_groups + 1, np.uint32)
         np.cumsum(_concatenate(self.sizes, np.int64), out=offsets[1:])
-        return _concatenate(self.routes, np.uint32), offsets, _concatenate(self.wires, np.uint32)
+        return (
+            _concatenate(self.routes, np.uint32),
+            offsets,
+            _concatenate(self.wires, np.uint32),
+        )
 
 
 def _concatenate(parts: list[Array], dtype: Any) -> Array:
     return np.concatenate(parts) if parts else np.zeros(0, dtype)
 
 
-def route_network(wiring: Wiring, zoned: Zoned, offsets: ZoneRoutes, tables: RoutingTables) -> None:
+def route_network(
+    wiring: Wiring, zoned: Zoned, offsets: ZoneRoutes, tables: RoutingTables
+) -> None:
     """Append routes towards NICs of other nodes to `tables`, with their offsets in `offsets`."""
     _Network(wiring, zoned, offsets, tables).route()
 
@@ -157,9 +163,18 @@ class _Network:
     """
 
     def __init__(
-        self, wiring: Wiring, zoned: Zoned, offsets: ZoneRoutes, tables: RoutingTables
+        self,
+        wiring: Wiring,
+        zoned: Zoned,
+        offsets: ZoneRoutes,
+        tables: RoutingTables,
     ) -> None:
-        self.wiring, self.zoned, self.found, self.tables = wiring, zoned, offsets, tables
+        self.wiring, self.zoned, self.found, self.tables = (
+            wiring,
+            zoned,
+            offsets,
+            tables,
+        )
         self.outside = zoned.zone < 0
         self.switches = np.flatnonzero(self.outside)
         into = ~self.outside[wiring.dst] & self.outside[wiring.src]
@@ -223,7 +238,9 @@ class _Network:
         for members in self.sets:
             planes.setdefault(frozenset(part[list(members)].tolist()), len(planes))
         machines.planes.extend(planes)
-        of_set = [planes[frozenset(part[list(members)].tolist())] for members in self.sets]
+        of_set = [
+            planes[frozenset(part[list(members)].tolist())] for members in self.sets
+        ]
         plane = np.where(self.spots >= 0, np.array([*of_set, -1])[self.spots], -1)
         machines.plane[self.first_nic :] = plane
 
@@ -236,8 +253,14 @@ class _Network:
         index = np.full(len(self.outside), -1, np.int64)
         index[self.switches] = np.arange(len(self.switches))
         between = np.flatnonzero(self.outside[wiring.src] & self.outside[wiring.dst])
-        several = [number for number, members in enumerate(self.sets) if len(members) > 1]
-        stubs = [(len(self.switches) + i, s) for i, n in enumerate(several) for s in self.sets[n]]
+        several = [
+            number for number, members in enumerate(self.sets) if len(members) > 1
+        ]
+        stubs = [
+            (len(self.switches) + i, s)
+            for i, n in enumerate(several)
+            for s in self.sets[n]
+        ]
         stub = np.array(stubs, np.int64).reshape(-1, 2)
         starts = [(s, n) for n, members in enumerate(self.sets) for s in members]
         start = np.array(starts, np.int64).reshape(-1, 2)
@@ -245,9 +268,14 @@ class _Network:
             Wiring(
                 src=np.concatenate((index[wiring.src[between]], stub[:, 0])),
                 dst=np.concatenate((index[wiring.dst[between]], index[stub[:, 1]])),
-                dim=np.concatenate((wiring.dim[between], np.zeros(len(stub), np.int64))),
-                weight=np.concatenate((wiring.weight[between], np.ones(len(stub), np.int64))),
-                forwards=np.arange(len(self.switches) + len(several)) < len(self.switches),
+                dim=np.concatenate(
+                    (wiring.dim[between], np.zeros(len(stub), np.int64))
+                ),
+                weight=np.concatenate(
+                    (wiring.weight[between], np.ones(len(stub), np.int64))
+                ),
+                forwards=np.arange(len(self.switches) + len(several))
+                < len(self.switches),
                 targets=index[start[:, 0]],
                 columns=start[:, 1],
             ),
@@ -256,7 +284,11 @@ class _Network:
         self.several = several
         self.local_wires = np.concatenate((between, -2 - stub[:, 1]))
         self.network_table = table
-        return table.routes.reshape(-1, len(self.sets)) if self.sets else table.routes[:, None]
+        return (
+            table.routes.reshape(-1, len(self.sets))
+            if self.sets
+            else table.routes[:, None]
+        )
 
     def _switch_rows(self, table: Array) -> None:
         """Write the rows of switches: a column per NIC, and one for all other targets."""
@@ -313,7 +345,9 @@ class _Network:
                     groups[group] = tables.add_groups(np.array([len(wires)]), wires)
             entries = np.full(width, NONE, np.int64)
             hanging = np.flatnonzero(self.spots >= 0)
-            entries[hanging] = [groups[int(row[spot])] for spot in self.spots[hanging]]
+            entries[hanging] = [
+                groups[int(row[spot])] for spot in self.spots[hanging]
+            ]
             result.wide_lo[node] = tables.add_routes(entries)
             result.wide_stride[node] = 1
 
@@ -326,7 +360,8 @@ def lay_out(wiring: Wiring, zoned: Zoned) -> ZoneRoutes:
     targets["node"] = wiring.targets
     targets["zone"] = zoned.zone[wiring.targets]
     spread = (
-        np.arange(num_targets) - machines.target_lo[zoned.zone[wiring.targets[machines.targets]]]
+        np.arange(num_targets)
+        - machines.target_lo[zoned.zone[wiring.targets[machines.targets]]]
     )
     targets["local"][machines.targets] = spread
     result = ZoneRoutes(
@@ -343,7 +378,9 @@ def lay_out(wiring: Wiring, zoned: Zoned) -> ZoneRoutes:
     _route_machines(wiring, zoned, result, tables)
     route_network(wiring, zoned, result, tables)
     routes, group_off, group_wires = tables.finish()
-    return replace(result, routes=routes, group_off=group_off, group_wires=group_wires)
+    return replace(
+        result, routes=routes, group_off=group_off, group_wires=group_wires
+    )
 
 
 def _machines(wiring: Wiring, zoned: Zoned) -> Machines:
@@ -369,7 +406,9 @@ def _machines(wiring: Wiring, zoned: Zoned) -> Machines:
 
 
 @lru_cache(maxsize=16)
-def _table(ends: bytes, forwards: bytes, targets: bytes, dimension_order: bool) -> RouteTable:
+def _table(
+    ends: bytes, forwards: bytes, targets: bytes, dimension_order: bool
+) -> RouteTable:
     """Return the routes within a node.
 
     Parameters
@@ -395,11 +434,14 @@ def _route_machines(
     """Route each distinct node once and copy its rows to all equal nodes."""
     machines = offsets.machines
     inside = np.flatnonzero(
-        (zoned.zone[wiring.src] == zoned.zone[wiring.dst]) & (zoned.zone[wiring.src] >= 0)
+        (zoned.zone[wiring.src] == zoned.zone[wiring.dst])
+        & (zoned.zone[wiring.src] >= 0)
     )
     wires = inside[np.argsort(zoned.zone[wiring.src[inside]], kind="stable")]
     num_zones = len(machines.template)
-    wire_lo = np.searchsorted(zoned.zone[wiring.src[wires]], np.arange(num_zones + 1))
+    wire_lo = np.searchsorted(
+        zoned.zone[wiring.src[wires]], np.arange(num_zones + 1)
+    )
     passing = wiring.forwards & ~zoned.nic
     ends = np.stack(
         [
@@ -422,21 +464,30 @@ def _route_machines(
         alike.setdefault(key, []).append(zone)
     for template, (key, zones) in enumerate(alike.items()):
         is_small = len(key[1]) * len(key[2]) <= KEPT_BYTES
-        table_of: Callable[..., RouteTable] = _table if is_small else _table.__wrapped__
+        table_of: Callable[..., RouteTable] = (
+            _table if is_small else _table.__wrapped__
+        )
         table = table_of(*key, zoned.dimension_order)
         members = np.array(zones)
         machines.template[members] = template
         _tile(
             table,
             members,
-            wires[wire_lo[members][:, None] + np.arange(wire_lo[zones[0] + 1] - wire_lo[zones[0]])],
+            wires[
+                wire_lo[members][:, None]
+                + np.arange(wire_lo[zones[0] + 1] - wire_lo[zones[0]])
+            ],
             offsets,
             tables,
         )
 
 
 def _tile(
-    table: RouteTable, zones: Array, wires: Array, offsets: ZoneRoutes, tables: RoutingTables
+    table: RouteTable,
+    zones: Array,
+    wires: Array,
+    offsets: ZoneRoutes,
+    tables: RoutingTables,
 ) -> None:
     """Append a copy of `table` for each of `zones`; `wires` [zone, local wire] are its wires."""
     machines = offsets.machines
@@ -444,9 +495,13 @@ def _tile(
     groups = len(table.group_off) - 1
     sizes = np.tile(np.diff(table.group_off.astype(np.int64)), len(zones))
     base = tables.add_groups(sizes, wires[:, table.group_wires])
-    begin = tables.add_routes(tables.shift(table.routes[None, :], base + copies * groups))
+    begin = tables.add_routes(
+        tables.shift(table.routes[None, :], base + copies * groups)
+    )
     first = int(zones[0])
     size = int(machines.node_lo[first + 1] - machines.node_lo[first])
     columns = int(machines.target_lo[first + 1] - machines.target_lo[first])
     nodes = machines.nodes[machines.node_lo[zones][:, None] + np.arange(size)]
-    offsets.route_lo[nodes] = begin + copies * table.routes.size + np.arange(size) * columns
+    offsets.route_lo[nodes] = (
+        begin + copies * table.routes.size + np.arange(size) * columns
+    )

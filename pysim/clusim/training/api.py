@@ -51,7 +51,9 @@ def inputs(
 
 
 def train_request(
-    workload: str | Path | Workload, fabric: str | Path | Fabric | None = None, **options: Any
+    workload: str | Path | Workload,
+    fabric: str | Path | Fabric | None = None,
+    **options: Any,
 ) -> TrainRequest:
     """Return the request of options: ``nodes``, ``faults``, ``policy`` of `inputs`, and fields of `TrainRequest`."""
     setup, spec = inputs(
@@ -133,6 +135,11 @@ def train(
         The limit of `watch` was reached; `known` is the partial result.
     """
     values: dict[str, Any] = dict(options)
-    how = RunOptions(**taken(values, RunOptions, known=TrainOptions.__optional_keys__))
+    how = RunOptions(
+        **taken(values, RunOptions, known=TrainOptions.__optional_keys__)
+    )
     with guard_inputs(), shown_in_notebook(how.progress) as progress:
-        return trained(train_request(workload, fabric, **values), replace(how, progress=progress))
+        return trained(
+            train_request(workload, fabric, **values),
+            replace(how, progress=progress),
+        )

@@ -84,17 +84,27 @@ class Breakdown(JsonObject):
     @property
     def total_ps(self) -> int:
         """The complete step [ps]."""
-        return self.compute_ps + self.exposed_ps + self.bubble_ps + self.idle_ps + self.host_ps
+        return (
+            self.compute_ps
+            + self.exposed_ps
+            + self.bubble_ps
+            + self.idle_ps
+            + self.host_ps
+        )
 
     def of_one_step(self, step_ps: int) -> Breakdown:
         """Return the breakdown of several steps as the breakdown of one, in the same proportions."""
         leaves = [f"{part}_ps" for part in PARTS if part != "exposed"]
         leaves += [f"exposed_{dim}_ps" for dim in DIMENSIONS]
         parts = divide_time({name: getattr(self, name) for name in leaves}, step_ps)
-        exposed_ps = sum(ps for name, ps in parts.items() if name.startswith("exposed_"))
+        exposed_ps = sum(
+            ps for name, ps in parts.items() if name.startswith("exposed_")
+        )
         moved_ps = self.communication_ps * step_ps // max(1, self.total_ps)
         every = {name: parts.get(name, 0) for name in leaves}
-        return Breakdown(self.rank, exposed_ps=exposed_ps, communication_ps=moved_ps, **every)
+        return Breakdown(
+            self.rank, exposed_ps=exposed_ps, communication_ps=moved_ps, **every
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +127,19 @@ NOTHING = Spans(_NONE, np.zeros((0, 3), np.int64), _NONE, [])
 
 
 def spans_of(
-    schedule: Schedule, start_ps: Array, end_ps: Array, blocks: Iterable[FoldedBlock] = ()
+    schedule: Schedule,
+    start_ps: Array,
+    end_ps: Array,
+    blocks: Iterable[FoldedBlock] = (),
 ) -> dict[int, Spans]:
     """Return the intervals of every rank; `blocks` are the replicated blocks, run as pauses."""
     tasks, starts, ends = schedule.tasks, start_ps.tolist(), end_ps.tolist()
     moving = starts_of_calls(schedule, start_ps)
     hosts = {index for index, task in enumerate(tasks) if task.stream == HOST_STREAM}
     folded = repetitions(blocks, start_ps)
-    rows: dict[int, tuple[list[Any], ...]] = {rank: ([], [], [], []) for rank in folded}
+    rows: dict[int, tuple[list[Any], ...]] = {
+        rank: ([], [], [], []) for rank in folded
+    }
     for index, task in enumerate(tasks):
         columns = rows.setdefault(task.rank, ([], [], [], []))
         low, high = starts[index], ends[index]
@@ -172,7 +187,9 @@ def grain_error(result: Result) -> float | None:
     return step_error(result.provenance.granularity, result.provenance.burst_packets)
 
 
-def error_of(grain_error: float | None, rows: Sequence[Breakdown], step_ps: int) -> float | None:
+def error_of(
+    grain_error: float | None, rows: Sequence[Breakdown], step_ps: int
+) -> float | None:
     """Return the error limit of a step against exact packets, from its exposed communication."""
     if grain_error is None:
         return None
@@ -190,7 +207,10 @@ def breakdown(
     The rest before `pipeline_end` is the bubble.
     """
     low, high = np.array(windows, np.int64).reshape(-1, 2).T
-    rows = [_parts(spans.get(rank, NOTHING), low, high, pipeline_end).tolist() for rank in ranks]
+    rows = [
+        _parts(spans.get(rank, NOTHING), low, high, pipeline_end).tolist()
+        for rank in ranks
+    ]
     return [
         [
             Breakdown(rank, *windows_of_rank[index])
@@ -206,14 +226,23 @@ def _parts(spans: Spans, low: Array, high: Array, pipeline_end: int) -> Array:
     One row per window, columns in the order of `Breakdown`.
     """
     computes, moves, pauses = unfolded(spans)
-    compute, moving, waits = Union.of(computes), Union.of(moves[:, :2]), Union.of(spans.issuing)
-    compute_ps, communication_ps = compute.within(low, high), moving.within(low, high)
+    compute, moving, waits = (
+        Union.of(computes),
+        Union.of(moves[:, :2]),
+        Union.of(spans.issuing),
+    )
+    compute_ps, communication_ps = (
+        compute.within(low, high),
+        moving.within(low, high),
+    )
     dimension_ps = _exposed_by_dimension(compute, moves, low, high)
     exposed_ps = dimension_ps.sum(axis=1)
     host_ps = np.zeros_like(low)
     if len(spans.issuing):
         busy = Union.of(compute.spans, moving.spans, pauses)
-        host_ps = Union.of(busy.spans, waits.spans).within(low, high) - busy.within(low, high)
+        host_ps = Union.of(busy.spans, waits.spans).within(low, high) - busy.within(
+            low, high
+        )
     remaining = np.maximum(0, high - low - compute_ps - exposed_ps - host_ps)
     idle = remaining
     if pipeline_end:
@@ -225,7 +254,9 @@ def _parts(spans: Spans, low: Array, high: Array, pipeline_end: int) -> Array:
     return np.column_stack([*times, dimension_ps])
 
 
-def _exposed_by_dimension(compute: Union, moves: Array, low: Array, high: Array) -> Array:
+def _exposed_by_dimension(
+    compute: Union, moves: Array, low: Array, high: Array
+) -> Array:
     """Return the exposed communication of windows by dimension [ps], shape (windows, dimensions)."""
     begin, end = first_come(moves[:, 0], moves[:, 1])
     result = np.zeros((len(low), len(DIMENSIONS)), np.int64)
@@ -250,5 +281,8 @@ def unfolded(spans: Spans) -> tuple[Array, Array, Array]:
 
 def blocks_of(spans: Spans) -> Array:
     """Return the intervals of a rank's replicated blocks."""
-    ends = [np.stack([starts, starts + pattern.end_ps], axis=1) for starts, pattern in spans.folded]
+    ends = [
+        np.stack([starts, starts + pattern.end_ps], axis=1)
+        for starts, pattern in spans.folded
+    ]
     return np.concatenate([_NONE, *ends])

@@ -40,7 +40,11 @@ class Convergence(JsonObject):
     @property
     def text(self) -> str:
         """Time, epochs and steps."""
-        hours = f"{self.time_s / 3600:,.4g} h" if self.time_s >= 3600 else f"{self.time_s:,.4g} s"
+        hours = (
+            f"{self.time_s / 3600:,.4g} h"
+            if self.time_s >= 3600
+            else f"{self.time_s:,.4g} s"
+        )
         return f"{hours}, {self.epochs:.4g} epochs of {self.steps / self.epochs:,.0f} steps"
 
 
@@ -55,12 +59,16 @@ def epochs_of(workload: Workload) -> float:
     spec, batch = workload.convergence, workload.batch.all
     assert spec is not None
     if spec.epochs is not None:
-        return spec.epochs * (1 + batch / spec.critical_batch if spec.critical_batch else 1)
+        return spec.epochs * (
+            1 + batch / spec.critical_batch if spec.critical_batch else 1
+        )
     assert spec.by_batch is not None
     table = sorted((int(size), epochs) for size, epochs in spec.by_batch.items())
     low, high = table[0][0], table[-1][0]
     if not low <= batch <= high:
-        message = f"batch {batch} is outside {low} to {high}; add the epochs that it needs"
+        message = (
+            f"batch {batch} is outside {low} to {high}; add the epochs that it needs"
+        )
         raise complain(workload, ("convergence", "by_batch"), message)
     batches, epochs = zip(*table, strict=True)
     return float(np.interp(np.log(batch), np.log(batches), epochs))

@@ -41,7 +41,9 @@ def written(
 
     With `saved` the last step has the workload's checkpoint.
     """
-    builder = ScheduleBuilder(plan.fabric, f"{plan.workload.name}: {plan.model.name}")
+    builder = ScheduleBuilder(
+        plan.fabric, f"{plan.workload.name}: {plan.model.name}"
+    )
     host = plan.host()
     threads = HostThreads(host, builder) if host is not None else None
     writer = StepWriter(BlockEmitter(plan, builder, folder, host=threads))
@@ -65,7 +67,9 @@ def plan_notes(plan: ParallelPlan, whole: Fabric) -> list[str]:
     return lines
 
 
-def memory_notes(plan: ParallelPlan, memory: list[Memory], strict: bool) -> list[str]:
+def memory_notes(
+    plan: ParallelPlan, memory: list[Memory], strict: bool
+) -> list[str]:
     """Return the notes on insufficient memory; with `strict` it is an error."""
     worst = max(range(len(memory)), key=lambda stage: memory[stage].total)
     item = memory[worst]
@@ -93,7 +97,9 @@ def by_depth(
     if not few < more < layers:
         message = f"[{few}, {more}]: must be two growing numbers below the {layers} layers of {model.name}"
         raise complain(workload, ("depth",), message)
-    if plan.mesh.pipeline > 1 or (isinstance(model, Transformer) and model.dense_layers):
+    if plan.mesh.pipeline > 1 or (
+        isinstance(model, Transformer) and model.dense_layers
+    ):
         raise complain(workload, ("depth",), "needs like layers, and no pipeline")
     one, two = (run(_cut(workload, count)) for count in (few, more))
     law = Linear((few, more), layers)
@@ -108,7 +114,9 @@ def by_depth(
         host = min(parts[5], step_ps[-1] - compute - exposed)
         idle = step_ps[-1] - compute - exposed - host
         times = compute, exposed, 0, idle, parts[4], host
-        ranks.append(Breakdown(a.rank, *times, *(to - since for since, to in pairwise(until))))
+        ranks.append(
+            Breakdown(a.rank, *times, *(to - since for since, to in pairwise(until)))
+        )
     traffic = {}
     for dim, moved in two.traffic.items():
         fewer = one.traffic[dim].calls, one.traffic[dim].sent_bytes
@@ -117,7 +125,9 @@ def by_depth(
     saved, checkpoint = None, checkpoint_of(plan)
     if one.saved is not None and two.saved is not None and checkpoint is not None:
         (stall_ps,) = law.each([one.saved.stall_ps], [two.saved.stall_ps])
-        saved = SavedStep(checkpoint, max(0, stall_ps), two.saved.every_steps, step_ps[-1])
+        saved = SavedStep(
+            checkpoint, max(0, stall_ps), two.saved.every_steps, step_ps[-1]
+        )
     return replace(
         two,
         plan=plan,

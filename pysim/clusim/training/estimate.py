@@ -55,7 +55,10 @@ LEAST_HOPS = 2
 
 
 def estimated(
-    request: TrainRequest, kept: SampleCache | None = None, *, confirm: bool | None = None
+    request: TrainRequest,
+    kept: SampleCache | None = None,
+    *,
+    confirm: bool | None = None,
 ) -> StepEstimate:
     """Estimate training steps, as a run of the same request would simulate them.
 
@@ -74,7 +77,9 @@ def estimated(
         return _estimated(request, kept or SampleCache(), confirm)
 
 
-def _estimated(request: TrainRequest, kept: SampleCache, confirm: bool | None) -> StepEstimate:
+def _estimated(
+    request: TrainRequest, kept: SampleCache, confirm: bool | None
+) -> StepEstimate:
     began = time.perf_counter()
     plan = make_plan(request.workload, request.setup.known)
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
@@ -83,27 +88,37 @@ def _estimated(request: TrainRequest, kept: SampleCache, confirm: bool | None) -
     coarse = COARSE if request.granularity == STEP else request.granularity
     if not uneven(request, plan):
         steps = JobSteps.of(request, plan)
-        runs = steps.runs(StepParts(request.setup, plan, Times(kept=kept)), str(coarse))
+        runs = steps.runs(
+            StepParts(request.setup, plan, Times(kept=kept)), str(coarse)
+        )
     if steps is None or (not runs and steps.is_of_single_uses):
         result = whole(request, plan, kept, confirm=confirm)
     else:
         simulated: set[Any] = set()
         for granularity in dict.fromkeys((coarse, request.granularity)):
             times = Times(share_granularity(granularity, runs), kept)
-            parts = StepParts(request.setup, plan, times, simulated=simulated, seed=request.seed)
+            parts = StepParts(
+                request.setup, plan, times, simulated=simulated, seed=request.seed
+            )
             result = _bounded(steps, parts)
             bound = result.grain_bound
-            if finest(result.grain_error) or (bound is not None and bound <= SURE * WANTED_ERROR):
+            if finest(result.grain_error) or (
+                bound is not None and bound <= SURE * WANTED_ERROR
+            ):
                 break
         run = partial(_estimated, kept=kept, confirm=False)
-        result = replace(result, judged=provable_estimate((request, result), run, confirm))
+        result = replace(
+            result, judged=provable_estimate((request, result), run, confirm)
+        )
     if result.whole and steps is not None:
         notes.append(WHOLE_NOTE)
     notes += plan_notes(plan, request.setup.fabric)
     if plan.workload.checkpoint is not None:
         notes.append("the estimate excludes checkpoints; simulate the step instead")
     notes += result.notes
-    return replace(result, memory=memory, notes=notes, wall_s=time.perf_counter() - began)
+    return replace(
+        result, memory=memory, notes=notes, wall_s=time.perf_counter() - began
+    )
 
 
 def stepped(request: TrainRequest) -> StepResult:
@@ -137,7 +152,10 @@ def estimate(
     """
     with guard_inputs():
         confirm = options.pop("confirm", None)
-        return estimated(train_request(workload, fabric, estimate=True, **options), confirm=confirm)
+        return estimated(
+            train_request(workload, fabric, estimate=True, **options),
+            confirm=confirm,
+        )
 
 
 def _bounded(steps: JobSteps, parts: StepParts) -> StepEstimate:
@@ -169,7 +187,9 @@ class JobSteps(NamedTuple):
         work = emitter.builder.steps
         uses = work.uses().items()
         calls = {
-            call: count // len(call.shown) for call, count in uses if isinstance(call, StepCall)
+            call: count // len(call.shown)
+            for call, count in uses
+            if isinstance(call, StepCall)
         }
         return cls(writer, work, calls)
 
@@ -185,9 +205,14 @@ class JobSteps(NamedTuple):
         """
         plan, rule = parts.plan, rule_of(granularity)
         payload_bytes = min(
-            size for form in plan.fabric.formats.values() for size in form.payload_bytes.values()
+            size
+            for form in plan.fabric.formats.values()
+            for size in form.payload_bytes.values()
         )
-        packets = sum(call.sent_bytes * count for call, count in self.uses.items()) // payload_bytes
+        packets = (
+            sum(call.sent_bytes * count for call, count in self.uses.items())
+            // payload_bytes
+        )
         if (
             rule is not None
             and plan.mesh.size <= MOST_RANKS
@@ -206,7 +231,9 @@ class JobSteps(NamedTuple):
         result: dict[str, Volume] = {}
         for call, times in self.uses.items():
             for dim, moved in timer.part(call).moved.items():
-                result.setdefault(dim, Volume()).add(Volume(*moved), times * call.sets)
+                result.setdefault(dim, Volume()).add(
+                    Volume(*moved), times * call.sets
+                )
         return result
 
 

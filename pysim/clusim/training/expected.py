@@ -73,7 +73,11 @@ class StepClass(JsonObject):
 
     def text(self) -> str:
         """Return the class as one line."""
-        limit = f", at most {self.high_pct:.0f}%" if self.high_pct > self.mean_abs_pct else ""
+        limit = (
+            f", at most {self.high_pct:.0f}%"
+            if self.high_pct > self.mean_abs_pct
+            else ""
+        )
         return (
             f"{self.mean_abs_pct:.0f}% either way{limit}, mean of {self.sources} source{'s' * (self.sources > 1)}"
             f" with {self.n} published steps on {self.chip or 'other chips'} and {self.framework}"
@@ -84,7 +88,9 @@ class StepClass(JsonObject):
 def expected_step(chip: str, framework: str) -> StepClass | None:
     """Return the nearest class of a chip and a framework; None without enough measurements."""
     some = [
-        item for item in known_campaigns(STEP_DATA, StepCampaign) if item.framework == framework
+        item
+        for item in known_campaigns(STEP_DATA, StepCampaign)
+        if item.framework == framework
     ]
     same = [item for item in some if item.chip == chip]
     elsewhere = [item for item in some if item.chip != chip]

@@ -99,26 +99,37 @@ def in_intervals(fabric: Fabric, quantum_ps: int) -> Fabric:
     if quantum_ps not in fabrics:
         nodes = tuple(
             replace(node, endpoint=replace(node.endpoint, mem_quantum_ps=quantum_ps))
-            if node.endpoint is not None and node.endpoint.mem_quantum_ps < quantum_ps
+            if node.endpoint is not None
+            and node.endpoint.mem_quantum_ps < quantum_ps
             else node
             for node in fabric.nodes
         )
-        fabrics[quantum_ps] = fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
+        fabrics[quantum_ps] = (
+            fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
+        )
     return fabrics[quantum_ps]
 
 
 def ran(
-    request: ScheduleRequest, tasks: Sequence[int], kernels: Sequence[int], work_ps: int
+    request: ScheduleRequest,
+    tasks: Sequence[int],
+    kernels: Sequence[int],
+    work_ps: int,
 ) -> PartRan:
     """Run a part with these last tasks and these kernels of `work_ps` [ps]; 0: none."""
-    setup, quantum_ps = request.setup, min(LONGEST_PS, work_ps * len(kernels) // MOST_EPOCHS)
+    setup, quantum_ps = (
+        request.setup,
+        min(LONGEST_PS, work_ps * len(kernels) // MOST_EPOCHS),
+    )
     if quantum_ps:
         # Powers of two, so that runs share fabrics.
         relaxed_fabric = in_intervals(setup.fabric, 1 << quantum_ps.bit_length() - 1)
         request = replace(request, setup=setup.on(relaxed_fabric))
     result = result_of(request, RunOptions(bins=2, histories=False))
     ends = result.tasks.end_ps
-    done, behind = (max((int(ends[task]) for task in ids), default=0) for ids in (tasks, kernels))
+    done, behind = (
+        max((int(ends[task]) for task in ids), default=0) for ids in (tasks, kernels)
+    )
     return PartRan(done, behind, grain_error(result))
 
 
@@ -136,7 +147,9 @@ class FollowedPart:
     grain: Grain
     moved: dict[str, tuple[int, int]]
 
-    def run(self, work_ps: int, hbm_bytes: int, runner: Runner | None = None) -> PartRan:
+    def run(
+        self, work_ps: int, hbm_bytes: int, runner: Runner | None = None
+    ) -> PartRan:
         """Extrapolate the part beside kernels of `work_ps` [ps] and `hbm_bytes` [bytes].
 
         0 is without concurrent kernels. `runner` is `part_beside` by default.
@@ -150,7 +163,9 @@ class FollowedPart:
         return PartRan(end_ps, work_ps + lost_ps, self.grain.step_error, note)
 
 
-def part_beside(request: Request, plan: Cut, work_ps: int, hbm_bytes: int) -> PartRan:
+def part_beside(
+    request: Request, plan: Cut, work_ps: int, hbm_bytes: int
+) -> PartRan:
     """Run a collective concurrently with kernels of all its ranks."""
     setup = request.setup
     assert not isinstance(plan, Shape)
@@ -174,17 +189,29 @@ def followed_part(
     ranks = work.ranks
     if setup.nodes is None or len(ranks) <= MOST_RANKS:
         return None
-    asking = _Asking(plan, ScheduleBuilder(plan.fabric, "part"), only=frozenset(ranks), setup=setup)
+    asking = _Asking(
+        plan,
+        ScheduleBuilder(plan.fabric, "part"),
+        only=frozenset(ranks),
+        setup=setup,
+    )
     work.write(asking, {rank: rank for rank in ranks})
     request = asking.request(granularity)
     nodes = None if request is None else over_nodes(request, asking.chosen)
-    size_result = None if request is None or nodes is None else in_one_size(request, nodes)
-    return None if size_result is None else FollowedPart(*size_result, moved_by(asking))
+    size_result = (
+        None if request is None or nodes is None else in_one_size(request, nodes)
+    )
+    return (
+        None if size_result is None else FollowedPart(*size_result, moved_by(asking))
+    )
 
 
 def moved_by(emitter: Emitter) -> dict[str, tuple[int, int]]:
     """Return the calls and bytes sent that an emitter counted, by dimension."""
-    return {name: (volume.calls, volume.sent_bytes) for name, volume in emitter.traffic.items()}
+    return {
+        name: (volume.calls, volume.sent_bytes)
+        for name, volume in emitter.traffic.items()
+    }
 
 
 @dataclass
@@ -213,14 +240,26 @@ class _Asking(Emitter):
             self.moved,
         )
         return Request(
-            setup, moved.operation, moved.bytes, dtype=moved.dtype, granularity=granularity
+            setup,
+            moved.operation,
+            moved.bytes,
+            dtype=moved.dtype,
+            granularity=granularity,
         )
 
     def _write(
-        self, operation: str, size: int, stream: str, waits: Tails, options: dict[str, Any]
+        self,
+        operation: str,
+        size: int,
+        stream: str,
+        waits: Tails,
+        options: dict[str, Any],
     ) -> tuple[Sequence[int], str]:
         """Record a collective; return its ranks, and its algorithm."""
-        group, moved = options["ranks"], CollectivePayload(operation, size, options["dtype"])
+        group, moved = (
+            options["ranks"],
+            CollectivePayload(operation, size, options["dtype"]),
+        )
         own = self._setup_of(group)
         if (
             own is None
@@ -233,9 +272,14 @@ class _Asking(Emitter):
         self.setups.append(own)
         if self.moved is None:
             width = element(moved.dtype).size_bytes
-            choice = choose(own.comm, moved.operation, moved.bytes, element_bytes=width)
+            choice = choose(
+                own.comm, moved.operation, moved.bytes, element_bytes=width
+            )
             self.moved, self.chosen = moved, choice.plan
-        return group, self.chosen.selection.algorithm.key if self.chosen is not None else ""
+        return (
+            group,
+            self.chosen.selection.algorithm.key if self.chosen is not None else "",
+        )
 
     def _setup_of(self, group: Sequence[int]) -> Setup | None:
         """Return the setup of a group: its nodes, and its GPUs of each; None if nodes differ."""

@@ -34,7 +34,9 @@ def daly_interval_s(mtbf_s: float, stall_s: float) -> float:
     if stall_s >= 2 * mtbf_s:
         return mtbf_s
     half = stall_s / (2 * mtbf_s)
-    return young_interval_s(mtbf_s, stall_s) * (1 + sqrt(half) / 3 + half / 9) - stall_s
+    return (
+        young_interval_s(mtbf_s, stall_s) * (1 + sqrt(half) / 3 + half / 9) - stall_s
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +107,25 @@ class Goodput(JsonObject):
     """
 
     KEYS = (
-        *("goodput=useful", "checkpoints", "restarts", "redone", "job_mtbf_s=job.mtbf_s"),
-        *("checkpoint_bytes", "checkpoint_stall_s=job.stall_s", "checkpoint_write_s=job.write_s"),
-        *("interval_steps", "interval_s=work_s", "young_interval_s", "daly_interval_s", "days"),
+        *(
+            "goodput=useful",
+            "checkpoints",
+            "restarts",
+            "redone",
+            "job_mtbf_s=job.mtbf_s",
+        ),
+        *(
+            "checkpoint_bytes",
+            "checkpoint_stall_s=job.stall_s",
+            "checkpoint_write_s=job.write_s",
+        ),
+        *(
+            "interval_steps",
+            "interval_s=work_s",
+            "young_interval_s",
+            "daly_interval_s",
+            "days",
+        ),
         *("failures", "useful_steps=steps"),
     )
 
@@ -157,7 +175,9 @@ class Goodput(JsonObject):
         return daly_interval_s(self.job.mtbf_s, self.job.stall_s)
 
 
-def goodput_of(plan: ParallelPlan, step_s: float, stall_s: float | None = None) -> Goodput | None:
+def goodput_of(
+    plan: ParallelPlan, step_s: float, stall_s: float | None = None
+) -> Goodput | None:
     """Return the goodput of a job of such steps, or None if the workload has no failures.
 
     Parameters
@@ -193,7 +213,9 @@ def goodput_of(plan: ParallelPlan, step_s: float, stall_s: float | None = None) 
     return Goodput(job, size.bytes, steps, step_s, reliability.days)
 
 
-def _times(spec: CheckpointSpec, size: Checkpoint, step_s: float) -> tuple[float, float]:
+def _times(
+    spec: CheckpointSpec, size: Checkpoint, step_s: float
+) -> tuple[float, float]:
     """Return the stop of a job for a checkpoint, and the time from then to its completion [s].
 
     Copies under passes are assumed to have the complete step.

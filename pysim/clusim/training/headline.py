@@ -7,7 +7,9 @@ from clusim.workload.memory import Memory
 from clusim.workload.parallel.plan import ParallelPlan
 
 
-def headline_rows(plan: ParallelPlan, step_ps: int, memory: list[Memory]) -> list[tuple[str, str]]:
+def headline_rows(
+    plan: ParallelPlan, step_ps: int, memory: list[Memory]
+) -> list[tuple[str, str]]:
     """Return labels and values of a step; `memory` contains an entry per stage."""
     pace = 1e12 / max(1, step_ps)
     mfu = plan.model_flops * pace / (plan.chip.peak_flops * plan.mesh.size)
@@ -19,7 +21,10 @@ def headline_rows(plan: ParallelPlan, step_ps: int, memory: list[Memory]) -> lis
     if memory:
         fullest = max(memory, key=lambda item: item.total)
         rows.append(
-            ("memory", f"{fullest.total / 2**30:.2f} GiB{room(fullest)} on the fullest GPU")
+            (
+                "memory",
+                f"{fullest.total / 2**30:.2f} GiB{room(fullest)} on the fullest GPU",
+            )
         )
     return rows
 
@@ -29,6 +34,4 @@ def room(item: Memory) -> str:
     if not item.capacity:
         return " of an unknown size"
     free_GiB = abs(item.capacity - item.total) / 2**30
-    return (
-        f" of {item.capacity / 2**30:.0f}, {free_GiB:.1f} {'missing' if item.missing else 'free'}"
-    )
+    return f" of {item.capacity / 2**30:.0f}, {free_GiB:.1f} {'missing' if item.missing else 'free'}"

@@ -56,8 +56,22 @@ class LayerRow(JsonObject):
     """
 
     KEYS = (
-        *("stage", "layer", "count", "parameters", "forward_flops", "input_flops", "weight_flops"),
-        *("forward_hbm_bytes", "input_hbm_bytes", "weight_hbm_bytes", "forward_s", "input_s"),
+        *(
+            "stage",
+            "layer",
+            "count",
+            "parameters",
+            "forward_flops",
+            "input_flops",
+            "weight_flops",
+        ),
+        *(
+            "forward_hbm_bytes",
+            "input_hbm_bytes",
+            "weight_hbm_bytes",
+            "forward_s",
+            "input_s",
+        ),
         *("weight_s", "activation_bytes", "memory_bound", "collectives", "kernels"),
     )
 
@@ -107,10 +121,25 @@ class LayersOfPlan(JsonObject):
     """
 
     KEYS = (
-        *("workload=plan.workload.name", "model=plan.model.name", "chip=plan.chip.name"),
-        *("peak_flops=plan.chip.peak_flops", "gemm_fraction=plan.chip.gemm_fraction"),
-        *("attention_fraction=plan.chip.attention_fraction", "memory_Bps=plan.chip.memory_Bps"),
-        *("sustained=plan.chip.sustained", "microbatches=plan.microbatches", "layers", "optimizer"),
+        *(
+            "workload=plan.workload.name",
+            "model=plan.model.name",
+            "chip=plan.chip.name",
+        ),
+        *(
+            "peak_flops=plan.chip.peak_flops",
+            "gemm_fraction=plan.chip.gemm_fraction",
+        ),
+        *(
+            "attention_fraction=plan.chip.attention_fraction",
+            "memory_Bps=plan.chip.memory_Bps",
+        ),
+        *(
+            "sustained=plan.chip.sustained",
+            "microbatches=plan.microbatches",
+            "layers",
+            "optimizer",
+        ),
     )
 
     plan: ParallelPlan
@@ -140,16 +169,30 @@ def layer_rows(plan: ParallelPlan) -> list[LayerRow]:
 def _row(plan: ParallelPlan, stage: int, layer: Layer, count: int) -> LayerRow:
     steps = {"forward": list(layer.forward), "backward": backward_steps(layer)}
     kernels = [
-        step for part_steps in steps.values() for step in part_steps if isinstance(step, Kernel)
+        step
+        for part_steps in steps.values()
+        for step in part_steps
+        if isinstance(step, Kernel)
     ]
     by_part: dict[str, list[Kernel]] = {
         part: [k for k in kernels if k.part == part] for part in PARTS
     }
-    bound = sum(plan.chip.time_ps(k) for k in kernels if _waits_for_memory(plan.chip, k))
+    bound = sum(
+        plan.chip.time_ps(k) for k in kernels if _waits_for_memory(plan.chip, k)
+    )
     sums = {
-        **{f"{part}_flops": sum(k.flops for k in own) for part, own in by_part.items()},
-        **{f"{part}_hbm_bytes": sum(k.bytes for k in own) for part, own in by_part.items()},
-        **{f"{part}_ps": sum(map(plan.chip.time_ps, own)) for part, own in by_part.items()},
+        **{
+            f"{part}_flops": sum(k.flops for k in own)
+            for part, own in by_part.items()
+        },
+        **{
+            f"{part}_hbm_bytes": sum(k.bytes for k in own)
+            for part, own in by_part.items()
+        },
+        **{
+            f"{part}_ps": sum(map(plan.chip.time_ps, own))
+            for part, own in by_part.items()
+        },
     }
     total_ps = sum(sums[f"{part}_ps"] for part in PARTS)
     return LayerRow(
@@ -159,7 +202,9 @@ def _row(plan: ParallelPlan, stage: int, layer: Layer, count: int) -> LayerRow:
         parameters=layer.parameters,
         activation_bytes=layer.kept_bytes,
         memory_bound=bound / max(1, total_ps),
-        collectives={name: list(_messages(part_steps)) for name, part_steps in steps.items()},
+        collectives={
+            name: list(_messages(part_steps)) for name, part_steps in steps.items()
+        },
         kernels=[LayerKernel(k.name, k.part, plan.chip.time_ps(k)) for k in kernels],
         **sums,
     )

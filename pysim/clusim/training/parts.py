@@ -122,7 +122,9 @@ class StepParts:
         """Return the number of parts that were extrapolated from fewer nodes."""
         return sum(1 for part in self._known.values() if part.followed)
 
-    def find(self, key: Any, work: JointWork, traffic_Bps: float | None = None) -> StepPart:
+    def find(
+        self, key: Any, work: JointWork, traffic_Bps: float | None = None
+    ) -> StepPart:
         """Return the part of some work.
 
         Parameters
@@ -138,7 +140,9 @@ class StepParts:
             question = (*self.content(key, work.ranks), intensity)
 
             def simulate() -> dict[str, Any]:
-                return self._from_coarse(question) or self._simulate(key, work, intensity)
+                return self._from_coarse(question) or self._simulate(
+                    key, work, intensity
+                )
 
             self._known[part_key] = self._read(self.times.stored(question, simulate))
         result = self._known[part_key]
@@ -152,8 +156,14 @@ class StepParts:
         """
         if name_of(self.times.granularity) != STEP:
             return None
-        answer = self.times.peek(question, str(self.times.granularity).replace(STEP, COARSE))
-        fine = answer is not None and answer["bound"] is not None and answer["bound"] <= STEP_ERROR
+        answer = self.times.peek(
+            question, str(self.times.granularity).replace(STEP, COARSE)
+        )
+        fine = (
+            answer is not None
+            and answer["bound"] is not None
+            and answer["bound"] <= STEP_ERROR
+        )
         return answer if fine else None
 
     def content(self, key: Any, ranks: tuple[int, ...]) -> tuple[Any, ...]:
@@ -165,8 +175,12 @@ class StepParts:
         followed_note = answer["followed"]
         times = 1 + ERROR_LIMIT if followed_note and self.longer else 1
         time_ps = round(answer["time_ps"] * times)
-        moved = {name: (calls, sent) for name, (calls, sent) in answer["moved"].items()}
-        return StepPart(time_ps, answer["share"], moved, answer["bound"], followed_note)
+        moved = {
+            name: (calls, sent) for name, (calls, sent) in answer["moved"].items()
+        }
+        return StepPart(
+            time_ps, answer["share"], moved, answer["bound"], followed_note
+        )
 
     def _ground(self, ranks: tuple[int, ...]) -> tuple[ParallelPlan, dict[int, int]]:
         """Return the plan on the nodes of some ranks only, and their rank numbers there."""
@@ -183,7 +197,9 @@ class StepParts:
         nodes = None if inside else self.setup.nodes
         return self._machine, nodes, places_of(self.plan.fabric).of(ranks).key
 
-    def _simulate(self, key: Any, work: JointWork, intensity: str | None) -> dict[str, Any]:
+    def _simulate(
+        self, key: Any, work: JointWork, intensity: str | None
+    ) -> dict[str, Any]:
         """Run a part, beside kernels if `intensity` gives their memory traffic."""
         self.simulated.add((repr(key), work.ranks, intensity))
         part_key = repr(key), work.ranks
@@ -194,7 +210,9 @@ class StepParts:
             self._fewer[part_key] = followed_part(self.setup, self.plan, fine, work)
         part, work_ps, result = self._fewer[part_key], 0, None
         if intensity is not None:
-            work_ps = LONGER * self._linked_ps(work.ranks, 2 * key[1].bytes * len(work.ranks))
+            work_ps = LONGER * self._linked_ps(
+                work.ranks, 2 * key[1].bytes * len(work.ranks)
+            )
         # Kernels outlast the part.
         while result is None or (work_ps and result.kernels_ps < result.end_ps):
             work_ps *= 1 if result is None else LONGER
@@ -203,7 +221,11 @@ class StepParts:
                 result, moved = self._in_full(work, work_ps, hbm_bytes)
             else:
                 result, moved = part.run(work_ps, hbm_bytes, self._ran), part.moved
-        share = max(0.0, 1 - (result.kernels_ps - work_ps) / result.end_ps) if work_ps else 1.0
+        share = (
+            max(0.0, 1 - (result.kernels_ps - work_ps) / result.end_ps)
+            if work_ps
+            else 1.0
+        )
         return {
             "time_ps": result.end_ps,
             "share": min(1.0, share),
@@ -214,38 +236,56 @@ class StepParts:
 
     def _linked_ps(self, ranks: tuple[int, ...], sent_bytes: int) -> int:
         """Return a time for bytes that ranks send, by the links of their GPUs or nodes, as a power of two [ps]."""
-        arrays, zones = arrays_of(self.plan.fabric), {self.zones[rank] for rank in ranks}
+        arrays, zones = (
+            arrays_of(self.plan.fabric),
+            {self.zones[rank] for rank in ranks},
+        )
         rate_Bps = endpoint_rates_Bps(arrays)[[*ranks]].sum()
         if len(zones) > 1:
             zone = arrays.nodes["zone"]
             out, to = zone[arrays.wires["src"]], zone[arrays.wires["dst"]]
-            rate_Bps = wire_rates_Bps(arrays)[np.isin(out, [*zones]) & (out != to)].sum()
+            rate_Bps = wire_rates_Bps(arrays)[
+                np.isin(out, [*zones]) & (out != to)
+            ].sum()
         time_ps = max(LEAST_KERNEL_PS, int(1e12 * sent_bytes / max(1e9, rate_Bps)))
         return 1 << time_ps.bit_length()
 
-    def _ran(self, request: Request, plan: Cut, work_ps: int, hbm_bytes: int) -> PartRan:
+    def _ran(
+        self, request: Request, plan: Cut, work_ps: int, hbm_bytes: int
+    ) -> PartRan:
         """Run a collective on fewer nodes, once for all nodes at equal positions."""
         request = replace(request, seed=self.seed)
         setup = request.setup
         place: Any = None
         if setup.zones is not None:
             # On the switches between these nodes only, so that equal nodes of different stages share runs.
-            places, gpus = places_of(setup.fabric), {*chain(setup.gpus or (), *setup.beside)}
-            ranks = [rank for rank, local in enumerate(places.local) if local in gpus]
+            places, gpus = (
+                places_of(setup.fabric),
+                {*chain(setup.gpus or (), *setup.beside)},
+            )
+            ranks = [
+                rank for rank, local in enumerate(places.local) if local in gpus
+            ]
             place = places.of(tuple(ranks)).key
         smaller = replace(request, setup=replace(setup, zones=None))
         assert isinstance(plan, NcclPlan)
         plan_key = way_of(setup.comm, plan), plan.chunks, plan.parts
         question = smaller, place, plan_key, work_ps, hbm_bytes
-        return self.times.find(question, partial(part_beside, request, plan, work_ps, hbm_bytes))
+        return self.times.find(
+            question, partial(part_beside, request, plan, work_ps, hbm_bytes)
+        )
 
     def _in_full(
         self, work: JointWork, work_ps: int, hbm_bytes: int
     ) -> tuple[PartRan, dict[str, tuple[int, int]]]:
         """Run a part on all its ranks; return also the calls and bytes sent by dimension."""
         writer, (tasks,) = self.write(work.ranks, [[work]])
-        kernels = kernels_beside(writer.builder, sorted(writer.only or ()), work_ps, hbm_bytes)
-        return ran(self.request(writer), [*tasks], kernels, work_ps), moved_by(writer)
+        kernels = kernels_beside(
+            writer.builder, sorted(writer.only or ()), work_ps, hbm_bytes
+        )
+        return ran(self.request(writer), [*tasks], kernels, work_ps), moved_by(
+            writer
+        )
 
     def write(
         self, ranks: tuple[int, ...], rows: Sequence[Sequence[JointWork]]
@@ -266,14 +306,18 @@ class StepParts:
     def request(self, writer: Emitter) -> ScheduleRequest:
         """Return the run of written work."""
         schedule, setup = writer.builder.build(), self.setup.on(writer.plan.fabric)
-        return ScheduleRequest(setup, schedule, granularity=self.times.granularity, seed=self.seed)
+        return ScheduleRequest(
+            setup, schedule, granularity=self.times.granularity, seed=self.seed
+        )
 
 
 def rounded(traffic_Bps: float | None) -> str | None:
     """Return memory traffic as a multiple of a quarter octave: stages of similar kernels share parts [bytes/s]."""
     if traffic_Bps is None:
         return None
-    return f"{2 ** (round(4 * log2(traffic_Bps)) / 4) if traffic_Bps > 0 else 0.0:.3e}"
+    return (
+        f"{2 ** (round(4 * log2(traffic_Bps)) / 4) if traffic_Bps > 0 else 0.0:.3e}"
+    )
 
 
 def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:
@@ -286,7 +330,10 @@ def _on_machines(plan: ParallelPlan, zones: tuple[int, ...]) -> ParallelPlan:
         return plan
     fabric = on_nodes(fabric_of_plan, zones)
     positions = {name: rank for rank, name in enumerate(fabric.ranks)}
-    ranks = tuple(positions.get(fabric_of_plan.ranks[rank], -1 - rank) for rank in plan.mesh.ranks)
+    ranks = tuple(
+        positions.get(fabric_of_plan.ranks[rank], -1 - rank)
+        for rank in plan.mesh.ranks
+    )
     return replace(plan, fabric=fabric, mesh=replace(plan.mesh, ranks=ranks))
 
 

@@ -31,7 +31,10 @@ class PlayedWork(NamedTuple):
     def of(cls, work: StepWork, timer: StepTimer) -> PlayedWork:
         """Play work; a task starts when those before it have ended."""
         ends = timer.play(work)
-        starts = [max((int(ends[dep]) for dep in task.deps), default=0) for task in work.tasks]
+        starts = [
+            max((int(ends[dep]) for dep in task.deps), default=0)
+            for task in work.tasks
+        ]
         return cls(np.array(starts, np.int64), ends)
 
     @property
@@ -69,12 +72,16 @@ class PlayedTiming(StepTiming):
     @cached_property
     def spans(self) -> dict[int, Spans]:
         """Return the work of every rank over time."""
-        repeated: dict[int, dict[tuple[StepBlock, int], list[int]]] = defaultdict(dict)
+        repeated: dict[int, dict[tuple[StepBlock, int], list[int]]] = defaultdict(
+            dict
+        )
         starts, ends = (times.tolist() for times in self.result[:2])
         for at, block in enumerate(self.schedule.works):
             if isinstance(block, StepBlock):
                 key = block, ends[at] - starts[at]
-                repeated[self.schedule.tasks[at].rank].setdefault(key, []).append(starts[at])
+                repeated[self.schedule.tasks[at].rank].setdefault(key, []).append(
+                    starts[at]
+                )
         result = spans_of(self.schedule, *self.result[:2])  # type: ignore[arg-type]
         for rank, rows in repeated.items():
             folded = [
@@ -87,9 +94,15 @@ class PlayedTiming(StepTiming):
     @property
     def sharing(self) -> Sharing:
         """Return the time of kernels, with and without communication."""
-        kernel_ps = sum(int(np.diff(unfolded(spans)[0]).sum()) for spans in self.spans.values())
+        kernel_ps = sum(
+            int(np.diff(unfolded(spans)[0]).sum()) for spans in self.spans.values()
+        )
         uses = self.schedule.uses().items()
-        alone = (work.time_ps * count for work, count in uses if isinstance(work, KernelWork))
+        alone = (
+            work.time_ps * count
+            for work, count in uses
+            if isinstance(work, KernelWork)
+        )
         return Sharing(kernel_ps, sum(alone))
 
     def _pattern(self, block: StepBlock) -> RankPattern:
@@ -98,7 +111,10 @@ class PlayedTiming(StepTiming):
         if number not in self._patterns:
             played = PlayedWork.of(block.inner, self.timer)
             (spans,) = spans_of(block.inner, *played[:2]).values()  # type: ignore[arg-type]
-            compute, moving = Union.of(spans.compute).spans, dimension_unions(spans.moving)
+            compute, moving = (
+                Union.of(spans.compute).spans,
+                dimension_unions(spans.moving),
+            )
             self._patterns[number] = RankPattern(compute, moving, played.time_ps)
         return self._patterns[number]
 
@@ -107,4 +123,6 @@ def _lasting(pattern: RankPattern, time_ps: int) -> RankPattern:
     """Return the work of a block that is evenly slowed to a time [ps]."""
     factor = time_ps / max(1, pattern.end_ps)
     moving = np.rint(pattern.moving * (factor, factor, 1)).astype(np.int64)
-    return RankPattern(np.rint(pattern.compute * factor).astype(np.int64), moving, time_ps)
+    return RankPattern(
+        np.rint(pattern.compute * factor).astype(np.int64), moving, time_ps
+    )

@@ -112,7 +112,9 @@ def states(
 class _Rows:
     """Replicated blocks as columns: a row for every block and rank, and sums by block."""
 
-    def __init__(self, blocks: Sequence[FoldedBlock], start: Array, end: list[int]) -> None:
+    def __init__(
+        self, blocks: Sequence[FoldedBlock], start: Array, end: list[int]
+    ) -> None:
         self.message = np.array([block.message for block in blocks], bool)
         self.late = [_late(block, end) if block.coupled else 0 for block in blocks]
         ranks: list[int] = []
@@ -122,7 +124,9 @@ class _Rows:
             ranks.extend(block.tasks)
             tasks.extend(block.tasks.values())
             takes.extend(map(block.found.end_ps.__getitem__, block.tasks))
-        self.index = np.repeat(np.arange(len(blocks)), [len(block.tasks) for block in blocks])
+        self.index = np.repeat(
+            np.arange(len(blocks)), [len(block.tasks) for block in blocks]
+        )
         self.rank, low = np.array(ranks, np.int64), start[np.array(tasks, np.int64)]
         length = np.array(takes, np.int64)
         self.span = np.stack([low, low + length], axis=1)
@@ -139,7 +143,10 @@ class _Rows:
             # A rank whose work is replicated may have no tasks.
             rank_spans = spans.get(int(self.rank[rows[0]]), NOTHING)
             message = self.message[self.index[rows]]
-            busy, at = np.concatenate((rank_spans.active, rank_spans.compute)), self.span[rows]
+            busy, at = (
+                np.concatenate((rank_spans.active, rank_spans.compute)),
+                self.span[rows],
+            )
             blocks, messages = at[~message], at[message]
             for wanted, others in (
                 (~message, (busy, messages)),
@@ -153,7 +160,10 @@ class _Rows:
 
 def _late(block: FoldedBlock, end: list[int]) -> int:
     """Return the spread of the ready times of a block's ranks [ps]."""
-    ready = {max((end[t] for t in tasks), default=0) for tasks in set(block.waits.values())}
+    ready = {
+        max((end[t] for t in tasks), default=0)
+        for tasks in set(block.waits.values())
+    }
     return max(ready) - min(ready)
 
 
@@ -174,7 +184,8 @@ def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
         for wire in blocks[members[0]].found.wires:
             users.setdefault(wire, []).append(kind)
     spans = {
-        kind: np.stack([low[members], high[members]], axis=1) for kind, members in kinds.items()
+        kind: np.stack([low[members], high[members]], axis=1)
+        for kind, members in kinds.items()
     }
     busy = {kind: Union.of(members) for kind, members in spans.items()}
     pairs = {
@@ -185,7 +196,9 @@ def _crossing(blocks: Sequence[FoldedBlock], rows: _Rows) -> Array:
         if one != two
     }
     for one, two in pairs:
-        result[kinds[one]] = np.maximum(result[kinds[one]], busy[two].within(*spans[one].T))
+        result[kinds[one]] = np.maximum(
+            result[kinds[one]], busy[two].within(*spans[one].T)
+        )
     return result
 
 
@@ -202,7 +215,8 @@ def fold_report(
         len(result),
         len(alone),
         sum(state.proved for state in result),
-        sum(state.beside_ps for state in result) / max(1, sum(s.total_ps for s in result)),
+        sum(state.beside_ps for state in result)
+        / max(1, sum(s.total_ps for s in result)),
         max(state.late_ps for state in result),
     )
 
@@ -212,7 +226,9 @@ def affordable(run_events: int, blocks: Iterable[FoldedBlock]) -> bool:
 
     `run_events` is the number of events of the run with the blocks replicated.
     """
-    events = sum(b.found.done.hops + INSTANCE_EVENTS * b.found.done.instances for b in blocks)
+    events = sum(
+        b.found.done.hops + INSTANCE_EVENTS * b.found.done.instances for b in blocks
+    )
     return run_events + events <= AFFORDABLE
 
 
@@ -253,7 +269,12 @@ class EndedSteps(JsonObject):
 
     KEYS = (
         *("*progress", "workload=plan.workload.name", "model=plan.model.name"),
-        *("fabric=plan.fabric.name", "gpus=plan.mesh.size", "steps", "steps_s=step_ps"),
+        *(
+            "fabric=plan.fabric.name",
+            "gpus=plan.mesh.size",
+            "steps",
+            "steps_s=step_ps",
+        ),
         *("under_way_s", "granularity", "blocks_folded", "before"),
     )
 
@@ -309,7 +330,9 @@ class StepsEnded(TimeLimitReached):
 
 
 @contextmanager
-def knowing(plan: ParallelPlan, steps: int, why: str, whole: WholeSteps) -> Iterator[None]:
+def knowing(
+    plan: ParallelPlan, steps: int, why: str, whole: WholeSteps
+) -> Iterator[None]:
     """Add the completed run `whole` to a partial result raised inside, unless it has one."""
     try:
         yield
@@ -318,4 +341,6 @@ def knowing(plan: ParallelPlan, steps: int, why: str, whole: WholeSteps) -> Iter
             raise
         raise StepsEnded(replace(error.known, before=whole)) from None
     except TimeLimitReached:
-        raise StepsEnded(EndedSteps(plan, steps, why, [], None, before=whole)) from None
+        raise StepsEnded(
+            EndedSteps(plan, steps, why, [], None, before=whole)
+        ) from None

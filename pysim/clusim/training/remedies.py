@@ -112,7 +112,10 @@ def faster(workload: Workload, what: str, factor: float) -> Workload:
 def step_remedies(step: JudgedStep) -> list[StepRemedy]:
     """Return the changes that may shorten a step: repairs, then others in descending order of their estimates."""
     remedies = [*_hardware(step), *_settings(step)]
-    return [*_repairs(step), *sorted(remedies, key=lambda one: (-one.estimate_ps, one.words))]
+    return [
+        *_repairs(step),
+        *sorted(remedies, key=lambda one: (-one.estimate_ps, one.words)),
+    ]
 
 
 def _repairs(step: JudgedStep) -> Iterator[StepRemedy]:
@@ -122,11 +125,19 @@ def _repairs(step: JudgedStep) -> Iterator[StepRemedy]:
         kind = CauseKind.STRAGGLER if what.startswith("rank ") else CauseKind.FAULT
         cause_ps = causes[what].time_ps if what in causes else 0
         sound = replace(request, setup=request.setup.repaired(what))
-        most_ps = time_ps if kind is CauseKind.STRAGGLER else max(0, time_ps - step.kernels_ps)
-        yield StepRemedy(f"{what} repaired", sound, ((kind, what),), cause_ps, most_ps)
+        most_ps = (
+            time_ps
+            if kind is CauseKind.STRAGGLER
+            else max(0, time_ps - step.kernels_ps)
+        )
+        yield StepRemedy(
+            f"{what} repaired", sound, ((kind, what),), cause_ps, most_ps
+        )
     if request.workload.stragglers.ranks:
         key, cause_ps = step.longest(CauseKind.STRAGGLER)
-        yield from _with_keys(step, _Setting({"stragglers.ranks": {}}, key, cause_ps))
+        yield from _with_keys(
+            step, _Setting({"stragglers.ranks": {}}, key, cause_ps)
+        )
 
 
 def _hardware(step: JudgedStep) -> Iterator[StepRemedy]:
@@ -145,7 +156,9 @@ def _hardware(step: JudgedStep) -> Iterator[StepRemedy]:
     fabric = request.setup.fabric
     for name in sorted(set(step.links)):
         moved = with_faster_links(fabric, name, Fraction(2))
-        changed = replace(request, setup=replace(request.setup, topology=moved, nodes=None))
+        changed = replace(
+            request, setup=replace(request.setup, topology=moved, nodes=None)
+        )
         yield StepRemedy(f"{name} x2", changed, (key,), exposed_ps // 2, rest_ps)
 
 
@@ -159,7 +172,11 @@ class _Setting(NamedTuple):
 
 
 def _settings(step: JudgedStep) -> Iterator[StepRemedy]:
-    for setting in (*_of_communication(step), *_of_pipeline(step), *_of_kernels(step)):
+    for setting in (
+        *_of_communication(step),
+        *_of_pipeline(step),
+        *_of_kernels(step),
+    ):
         yield from _with_keys(step, setting)
 
 
@@ -179,7 +196,10 @@ def _of_communication(step: JudgedStep) -> Iterator[_Setting]:
 
 
 def _of_pipeline(step: JudgedStep) -> Iterator[_Setting]:
-    pipeline, micro = step.request.workload.pipeline, step.request.workload.batch.micro
+    pipeline, micro = (
+        step.request.workload.pipeline,
+        step.request.workload.batch.micro,
+    )
     key, bubble_ps = step.longest(CauseKind.BUBBLE)
     if not bubble_ps:
         return
@@ -200,7 +220,9 @@ def _of_pipeline(step: JudgedStep) -> Iterator[_Setting]:
 
 def _of_kernels(step: JudgedStep) -> Iterator[_Setting]:
     work = step.request.workload
-    (compute, compute_ps), (host, host_ps) = map(step.longest, (CauseKind.COMPUTE, CauseKind.HOST))
+    (compute, compute_ps), (host, host_ps) = map(
+        step.longest, (CauseKind.COMPUTE, CauseKind.HOST)
+    )
     if work.recompute != "none":
         again = max(0.0, 1 - step.plan.model_flops / max(1, step.executed_flops))
         yield _Setting({"recompute": "none"}, compute, int(compute_ps * again))
@@ -234,7 +256,9 @@ def _with_keys(step: JudgedStep, setting: _Setting) -> Iterator[StepRemedy]:
             return
         most_ps = max(0, step.verdict.time_ps - max(0, setting.least_ps))
         limits = min(setting.estimate_ps, most_ps), most_ps
-        yield StepRemedy(" ".join(words), replace(request, workload=work), (setting.key,), *limits)
+        yield StepRemedy(
+            " ".join(words), replace(request, workload=work), (setting.key,), *limits
+        )
 
 
 def _missing(plan: ParallelPlan) -> int:
@@ -258,7 +282,13 @@ def provable_step(
     number: int | None,
 ) -> ProvableVerdict:
     """Return the verdict on the step of a request, and its proof; see `JudgedStep` and `proved_step`."""
-    times = result.plan, result.verdict, result.ranks, result.executed_flops, result.sharing
+    times = (
+        result.plan,
+        result.verdict,
+        result.ranks,
+        result.executed_flops,
+        result.sharing,
+    )
     step = JudgedStep(request, *times, links)
 
     def prove() -> Verdict:
@@ -283,7 +313,9 @@ def proved_step(
     """
 
     if most == 0:
-        return replace(step.verdict, proof="not certain: no change was simulated (--confirm)")
+        return replace(
+            step.verdict, proof="not certain: no change was simulated (--confirm)"
+        )
     time_ps, savings = step.verdict.time_ps, dict[str, int]()
 
     def trial(remedy: StepRemedy) -> RemedyTrial:
@@ -299,7 +331,9 @@ def proved_step(
     settings = [
         f"{words} {-saving_ps / time_ps:+.1%}"
         for words, saving_ps in sorted(savings.items(), key=lambda item: -item[1])
-        if "=" in words and words != first.remedy and saving_ps >= LEAST_SHARE * time_ps
+        if "=" in words
+        and words != first.remedy
+        and saving_ps >= LEAST_SHARE * time_ps
     ]
     first = replace(first, settings=", ".join(settings))
     return replace(verdict, causes=(first, *others), order="")

@@ -73,7 +73,9 @@ class TrainRequest:
             raise InputError(f"fold {self.folding!r}: use {', '.join(FOLDS)}")
         for name in ("per_node", "version", "env", "ranks"):
             if getattr(self.setup, name):
-                raise InputError(f"{name} {getattr(self.setup, name)}: not supported in training")
+                raise InputError(
+                    f"{name} {getattr(self.setup, name)}: not supported in training"
+                )
 
     @property
     def folding(self) -> str:

@@ -10,7 +10,14 @@ import numpy as np
 
 from clusim.analysis.limits import BrokenWire, slowed_wires
 from clusim.base.display import Columns, Shown, Summary, columns_of
-from clusim.base.json_schema import IfKnown, JsonObject, Picoseconds, Round3, Round6, Round9
+from clusim.base.json_schema import (
+    IfKnown,
+    JsonObject,
+    Picoseconds,
+    Round3,
+    Round6,
+    Round9,
+)
 from clusim.base.units import format_time
 from clusim.results.diagnosis import ProvableVerdict, Verdict
 from clusim.results.replicated import DIMENSIONS
@@ -111,8 +118,18 @@ class StepResult(Shown, JsonObject):
         ),
         *("fabric=plan.fabric.name", "gpus=plan.mesh.size", "mesh=plan.mesh"),
         *("stage_gpus=plan.crew.replicas", "placement=plan.placement"),
-        *("microbatches=plan.microbatches", "step_time_s", "verdict", "expected_error=expected"),
-        *("expected_error_text=expected_text", "steps_s=step_ps", "*throughput", "tflops_per_gpu"),
+        *(
+            "microbatches=plan.microbatches",
+            "step_time_s",
+            "verdict",
+            "expected_error=expected",
+        ),
+        *(
+            "expected_error_text=expected_text",
+            "steps_s=step_ps",
+            "*throughput",
+            "tflops_per_gpu",
+        ),
         *(
             "mfu",
             "hfu",
@@ -121,9 +138,19 @@ class StepResult(Shown, JsonObject):
             "kernel_slowdown_s",
             "communication_sms=sharing.sms",
         ),
-        *("in_switch=switching", "bubble_fraction", "ranks", "checkpoint=saved", "goodput"),
+        *(
+            "in_switch=switching",
+            "bubble_fraction",
+            "ranks",
+            "checkpoint=saved",
+            "goodput",
+        ),
         "convergence",
-        *("memory_GiB=fullest", "memory_by_stage_GiB=memory", "volume_bytes_per_gpu"),
+        *(
+            "memory_GiB=fullest",
+            "memory_by_stage_GiB=memory",
+            "volume_bytes_per_gpu",
+        ),
         *("collectives_per_step", "faults", "notes", "error_bound", "wall_s"),
     )
 
@@ -178,7 +205,9 @@ class StepResult(Shown, JsonObject):
         """Verdict on the step by its time breakdown, and proven after `diagnose`."""
         if self.judged is not None:
             return self.judged.verdict
-        return step_verdict([(("", 0, self.step_ps[-1]), self.ranks)], self.expected_text)
+        return step_verdict(
+            [(("", 0, self.step_ps[-1]), self.ranks)], self.expected_text
+        )
 
     def diagnose(self) -> Verdict:
         """Simulate changes of the step (number: its `confirm`); the bottleneck has the largest saving."""
@@ -208,13 +237,19 @@ class StepResult(Shown, JsonObject):
     @property
     def hfu(self) -> Round6:
         """HFU: executed FLOP/s over the peak FLOP/s of all ranks."""
-        return self.executed_flops * self.pace / (self.plan.chip.peak_flops * self.plan.mesh.size)
+        return (
+            self.executed_flops
+            * self.pace
+            / (self.plan.chip.peak_flops * self.plan.mesh.size)
+        )
 
     @property
     def goodput(self) -> Goodput | None:
         """Productive share of the time under GPU failures, if the workload has a failure rate."""
         return goodput_of(
-            self.plan, 1 / self.pace, self.saved.stall_s if self.saved is not None else None
+            self.plan,
+            1 / self.pace,
+            self.saved.stall_s if self.saved is not None else None,
         )
 
     @property
@@ -224,7 +259,9 @@ class StepResult(Shown, JsonObject):
 
     def mean(self, name: str) -> float:
         """Return the mean over ranks of a part of the last step [s]."""
-        return float(np.mean([getattr(row, f"{name}_ps") for row in self.ranks])) / 1e12
+        return (
+            float(np.mean([getattr(row, f"{name}_ps") for row in self.ranks])) / 1e12
+        )
 
     @property
     def exposed_by_dimension_s(self) -> dict[str, Round9]:
@@ -256,7 +293,10 @@ class StepResult(Shown, JsonObject):
         rows["expected error"] = self.expected_text
         title = f"{plan.workload.name}: {plan.model.name} on {plan.mesh.size} GPUs of {plan.fabric.name}"
         return Summary(
-            title, (f"{step} a step", pace, f"MFU {self.mfu:.1%}"), " ".join(self.notes), rows
+            title,
+            (f"{step} a step", pace, f"MFU {self.mfu:.1%}"),
+            " ".join(self.notes),
+            rows,
         )
 
     def tables(self) -> Mapping[str, Callable[[], Columns]]:
@@ -296,7 +336,10 @@ class StepResult(Shown, JsonObject):
     @property
     def collectives_per_step(self) -> dict[str, int]:
         """Collectives per step, by dimension."""
-        return {dim: moved.calls // len(self.step_ps) for dim, moved in self.traffic.items()}
+        return {
+            dim: moved.calls // len(self.step_ps)
+            for dim, moved in self.traffic.items()
+        }
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

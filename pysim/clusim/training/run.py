@@ -29,7 +29,12 @@ from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.topology.model import Fabric
-from clusim.training.breakdown import error_of, grain_error, spans_of, starts_of_calls
+from clusim.training.breakdown import (
+    error_of,
+    grain_error,
+    spans_of,
+    starts_of_calls,
+)
 from clusim.training.depth import by_depth, memory_notes, plan_notes, written
 from clusim.training.extrapolated import LONGEST_PS, MOST_EPOCHS, in_intervals
 from clusim.training.proof import (
@@ -63,7 +68,12 @@ def relaxed(fabric: Fabric, plan: ParallelPlan, steps: int) -> Fabric:
         key: sum(plan.chip.time_ps(k) for part in ("forward", "input", "weight") for k in layer.kernels(part))
         for key, layer in once.items()
     }  # fmt: skip
-    busy_ps = sum(times[id(layer)] for layer in stage) * plan.microbatches * plan.mesh.size * steps
+    busy_ps = (
+        sum(times[id(layer)] for layer in stage)
+        * plan.microbatches
+        * plan.mesh.size
+        * steps
+    )
     longest = max(times.values(), default=0)
     quantum = min(LONGEST_PS, busy_ps // MOST_EPOCHS, longest // 100)
     return in_intervals(fabric, quantum)
@@ -73,7 +83,9 @@ ALONE = "block"
 """Task name in the schedule of an isolated block, in place of the name of its pass in a step."""
 
 
-def block_tasks(schedule: Schedule, ranks: tuple[int, ...], result: Result) -> BlockTasks:
+def block_tasks(
+    schedule: Schedule, ranks: tuple[int, ...], result: Result
+) -> BlockTasks:
     """Return the work of ranks in the run of a block in isolation."""
     tasks, slots = schedule.tasks, {rank: slot for slot, rank in enumerate(ranks)}
     start, end = result.tasks.start_ps, result.tasks.end_ps
@@ -133,7 +145,9 @@ class _Runs:
     def __call__(self, schedule: Schedule, ranks: tuple[int, ...]) -> BlockTasks:
         """Run the schedule of a block in isolation."""
         request = ScheduleRequest(self.setup, schedule, granularity=self.granularity)
-        result = whole_of(request, self.options, "a block of work to replicate as pauses")
+        result = whole_of(
+            request, self.options, "a block of work to replicate as pauses"
+        )
         self.errors.append(grain_error(result))
         return block_tasks(schedule, ranks, result)
 
@@ -164,12 +178,18 @@ class _Proof:
         """Return True if no further run with the rest written in full is needed."""
         if self.states is None:
             start, end = run.result.tasks.start_ps, run.result.tasks.end_ps
-            self.states = states(run.blocks, spans_of(run.schedule, start, end), start, end)
+            self.states = states(
+                run.blocks, spans_of(run.schedule, start, end), start, end
+            )
             self.rest = [block for block, state in self.states if not state.proved]
-        return not self.rest or not (self.always or affordable(run.result.grants, self.rest))
+        return not self.rest or not (
+            self.always or affordable(run.result.grants, self.rest)
+        )
 
 
-def trained(request: TrainRequest, options: RunOptions = RunOptions()) -> TrainingResult:
+def trained(
+    request: TrainRequest, options: RunOptions = RunOptions()
+) -> TrainingResult:
     """Simulate training steps; the last one is reported, earlier steps warm up.
 
     Raises
@@ -202,7 +222,9 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     enough = enough or finest(result.grain_error)
     if enough and first is options:
         return result
-    first_steps = WholeSteps(result.step_ps, result.result.provenance.granularity_note, result.fold)
+    first_steps = WholeSteps(
+        result.step_ps, result.result.provenance.granularity_note, result.fold
+    )
     with knowing(result.plan, len(result.step_ps), options.watch.words, first_steps):
         again = _simulated(coarse if enough else request, options)
     return replace(again, wall_s=result.wall_s + again.wall_s)
@@ -243,18 +265,28 @@ def _simulated(
         run = steps.run(folder)
     else:
         run = steps.proved(folder)
-    notes += [text for text in run.result.provenance.notes if text not in notes_of_run]
+    notes += [
+        text for text in run.result.provenance.notes if text not in notes_of_run
+    ]
     result = _evaluate(run, memory, notes, time.perf_counter() - began)
     with steps.knowing(run):
         result = replace(result, saved=steps.with_checkpoint(run))
         options.watch.begins("collectives of switches are compared with rings")
     done = switching(
-        Setup(setup.known), result.traffic, plan.mesh.size, request.steps, request.granularity
+        Setup(setup.known),
+        result.traffic,
+        plan.mesh.size,
+        request.steps,
+        request.granularity,
     )
     verdict = steps.told[0] if steps.told else steps.judged(run, result)
     proved_result = replace(result.result, judge=verdict, prove=verdict.prove)
     return replace(
-        result, switching=done, grain_error=runs.worst(run), result=proved_result, judged=verdict
+        result,
+        switching=done,
+        grain_error=runs.worst(run),
+        result=proved_result,
+        judged=verdict,
     )
 
 
@@ -272,10 +304,14 @@ def _as_timed(options: RunOptions) -> Callable[[TrainRequest], TrainingResult]:
     return partial(_simulated, options=RunOptions(watch=options.watch))
 
 
-def _shallow(request: TrainRequest, options: RunOptions, part: Workload) -> TrainingResult:
+def _shallow(
+    request: TrainRequest, options: RunOptions, part: Workload
+) -> TrainingResult:
     """Simulate the steps of fewer layers, without a partial result at a time limit."""
     try:
-        return _simulated(replace(request, workload=part), replace(options, confirm=False))
+        return _simulated(
+            replace(request, workload=part), replace(options, confirm=False)
+        )
     except StepsEnded as error:
         raise TimeLimitReached(
             f"{error.known.words} of the run with fewer layers; allow more time"
@@ -308,7 +344,11 @@ class _Steps:
     told: list[ProvableVerdict] = field(default_factory=list)
 
     def run(
-        self, folder: Folder | None, proof: _Proof | None = None, *, saved: bool = False
+        self,
+        folder: Folder | None,
+        proof: _Proof | None = None,
+        *,
+        saved: bool = False,
     ) -> StepTiming:
         """Run them once, with the blocks of `folder` replicated, and a checkpoint if `saved`.
 
@@ -344,14 +384,18 @@ class _Steps:
             run = StepTiming(self.plan, writer, schedule, result)
             return (proof is None or proof.enough(run)) and self._fine(run)
 
-        result = result_of(schedule_request, replace(options, judge=judge, keep=keep))
+        result = result_of(
+            schedule_request, replace(options, judge=judge, keep=keep)
+        )
         # Without the judge's references: the schedule is large.
         run = StepTiming(self.plan, writer, schedule, replace(result, judge=None))
         if result.unfinished is not None:
             done = [b - a for a, b in pairwise([0, *run.ended])]
             why = result.unfinished.why
             raise StepsEnded(
-                EndedSteps(self.plan, request.steps, why, done, run.result, len(blocks))
+                EndedSteps(
+                    self.plan, request.steps, why, done, run.result, len(blocks)
+                )
             )
         return run
 
@@ -376,21 +420,32 @@ class _Steps:
         confirm = self.options.confirm
         if not self._fine(run):
             return ProvableVerdict(result.verdict)
-        number = affordable_trials(run) if confirm is None else None if confirm else 0
+        number = (
+            affordable_trials(run) if confirm is None else None if confirm else 0
+        )
         links = _busy_links(run)
-        return provable_step(self.asked, result, links, _as_timed(self.options), number)
+        return provable_step(
+            self.asked, result, links, _as_timed(self.options), number
+        )
 
     def with_checkpoint(self, run: StepTiming) -> SavedStep | None:
         """Run them again with a checkpoint in the last one, all else as in `run`."""
-        checkpoint_spec, checkpoint = self.plan.workload.checkpoint, checkpoint_of(self.plan)
+        checkpoint_spec, checkpoint = (
+            self.plan.workload.checkpoint,
+            checkpoint_of(self.plan),
+        )
         if checkpoint_spec is None or checkpoint is None:
             return None
         folder = run.writer.emitter.folder
         if folder is not None:
             folder = replace(folder, blocks=[], last=-1)
         again = self.run(folder, saved=True)
-        plain_ps, saved_ps = (checkpoint_spec.ends[-1] for checkpoint_spec in (run, again))
-        return SavedStep(checkpoint, saved_ps - plain_ps, checkpoint_spec.every, run.step_ps)
+        plain_ps, saved_ps = (
+            checkpoint_spec.ends[-1] for checkpoint_spec in (run, again)
+        )
+        return SavedStep(
+            checkpoint, saved_ps - plain_ps, checkpoint_spec.every, run.step_ps
+        )
 
     def proved(self, folder: Folder) -> StepTiming:
         """Run repeatedly, with unverified blocks in full, until all replicated ones are verified.
@@ -406,7 +461,9 @@ class _Steps:
             if enough:
                 break
             with self.knowing(run):
-                folder.restart(folder.written | {block.number for block in proof.rest})
+                folder.restart(
+                    folder.written | {block.number for block in proof.rest}
+                )
                 proof = _Proof(always)
                 run = self.run(folder if rounds_left else None, proof)
         return run
@@ -435,7 +492,9 @@ def _evaluate(
         notes=notes,
         sharing=sharing(schedule, start, end, [block.found for block in blocks]),
         judged=ProvableVerdict(run.verdict),
-        worker_ps=[*map(steady.of_rank_ps, steady.steps)] if steady and is_free(plan) else [],
+        worker_ps=[*map(steady.of_rank_ps, steady.steps)]
+        if steady and is_free(plan)
+        else [],
     )
 
 
@@ -443,16 +502,24 @@ def _busy_links(run: StepTiming) -> list[str]:
     """Return the link classes that carry traffic."""
     busy = {wire for block, _ in by_kind(run.blocks) for wire in block.wires}
     wires = run.result.wires
-    rows = zip(wires.names, wires.classes, wires.counters["busy_ps"].tolist(), strict=True)
+    rows = zip(
+        wires.names, wires.classes, wires.counters["busy_ps"].tolist(), strict=True
+    )
     return sorted({kind_of(name) for wire, name, ps in rows if ps or wire in busy})
 
 
 def _wires(run: StepTiming, count: int = 5) -> list[tuple[str, float]]:
     """Return the busiest wires, replicated blocks included, and their utilisation."""
     names = run.result.wires.names
-    busy = dict(zip(names, run.result.wires.counters["busy_ps"].tolist(), strict=True))
+    busy = dict(
+        zip(names, run.result.wires.counters["busy_ps"].tolist(), strict=True)
+    )
     for block, repeated in by_kind(run.blocks):
-        for wire, busy_ps in zip(block.wires, block.done.busy_ps.tolist(), strict=True):
+        for wire, busy_ps in zip(
+            block.wires, block.done.busy_ps.tolist(), strict=True
+        ):
             busy[wire] += busy_ps * len(repeated)
     top = sorted(busy.items(), key=lambda item: -item[1])[:count]
-    return [(name, value / max(1, run.result.time_ps)) for name, value in top if value]
+    return [
+        (name, value / max(1, run.result.time_ps)) for name, value in top if value
+    ]

@@ -57,7 +57,9 @@ class SteadyWindow:
     @property
     def step_ps(self) -> int:
         """Step at the mean pace of the ranks [ps]."""
-        return round((self.end_ps - self.begin_ps) / float(np.mean([*self.steps.values()])))
+        return round(
+            (self.end_ps - self.begin_ps) / float(np.mean([*self.steps.values()]))
+        )
 
     def of_rank_ps(self, rank: int) -> int:
         """Return the step of a rank at its pace [ps]."""
@@ -93,7 +95,9 @@ def simulated_steps(plan: ParallelPlan, steps: int) -> int:
     return steps if overlap is None else max(steps, overlap.least)
 
 
-def reported_window(ends: Sequence[int], steady: SteadyWindow | None) -> tuple[int, int]:
+def reported_window(
+    ends: Sequence[int], steady: SteadyWindow | None
+) -> tuple[int, int]:
     """Return begin and end of the last step, or of the steady window [ps].
 
     `ends` are the ends of all steps [ps].
@@ -141,11 +145,15 @@ def steady_window(
         raise InputError(f"{where}, and no time is in the steady state; {more}")
     edges = np.linspace(begin, end, 3)
     count = np.arange(1, len(steps) + 1)
-    done = np.array([np.interp(edges, stage_ends, count) for stage_ends in ends.values()])
+    done = np.array(
+        [np.interp(edges, stage_ends, count) for stage_ends in ends.values()]
+    )
     halves = np.diff(done).sum(axis=0)
     off = float(halves.max() / max(1e-9, halves.min())) - 1
     if off > DISAGREEMENT:
-        raise InputError(f"{where}, and two halves of the run differ by {off:.1%} in pace; {more}")
+        raise InputError(
+            f"{where}, and two halves of the run differ by {off:.1%} in pace; {more}"
+        )
     completed = done[:, -1] - done[:, 0]
     if not is_free(plan):
         completed[:] = completed.mean()  # Stages pass on the same microbatches.

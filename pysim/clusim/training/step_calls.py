@@ -22,7 +22,14 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.jobs.model import JobGraph
-from clusim.jobs.player import ONE, BundleStart, CallBundle, CallIsland, JobTimes, Player
+from clusim.jobs.player import (
+    ONE,
+    BundleStart,
+    CallBundle,
+    CallIsland,
+    JobTimes,
+    Player,
+)
 from clusim.schedule.ir import Task
 from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
@@ -50,8 +57,14 @@ class StepPlayer(Player):
     """Player of representative ranks: only calls of a rank share wires; equal calls are separate."""
 
     def _find_shared(self, bundle: CallBundle) -> list[CallIsland]:
-        candidates = [call for rank in bundle.groups[0] for call in self._calls_on[rank]]
-        shared = [call.island for call in candidates if self.calls.is_shared(call.bundle, bundle)]
+        candidates = [
+            call for rank in bundle.groups[0] for call in self._calls_on[rank]
+        ]
+        shared = [
+            call.island
+            for call in candidates
+            if self.calls.is_shared(call.bundle, bundle)
+        ]
         return [*dict.fromkeys(island for island in shared if island is not None)]
 
     def _join_equal(self, bundle: CallBundle, operations: Sequence[int]) -> None:
@@ -96,7 +109,9 @@ class StepTimer:
     def _bundle(self, work: Timed, rank: int) -> CallBundle:
         if work not in self._bundles:
             if isinstance(work, StepBlock):
-                bundle = CallBundle(((rank,),), work, self._beside_block(work, ())[0])
+                bundle = CallBundle(
+                    ((rank,),), work, self._beside_block(work, ())[0]
+                )
             else:
                 bundle = CallBundle((work.shown,), work, self.part(work).time_ps)
             self._bundles[work] = bundle
@@ -125,11 +140,15 @@ class StepTimer:
         """Return the progress of each bundle beside the others [2^-16]."""
         result = []
         for one in bundles:
-            sharing = [o.work for o in bundles if o is not one and self.is_shared(one, o)]
+            sharing = [
+                o.work for o in bundles if o is not one and self.is_shared(one, o)
+            ]
             if isinstance(one.work, StepBlock) and sharing:
                 result.append(self._block_rates(one.work, sharing)[0])
             else:
-                slower = sum(ONE / self._pair(one.work, other)[0] - 1 for other in sharing)
+                slower = sum(
+                    ONE / self._pair(one.work, other)[0] - 1 for other in sharing
+                )
                 result.append(int(ONE / (1 + slower)))
         return result
 
@@ -141,9 +160,17 @@ class StepTimer:
                 place = self.parts.content(work.key, work.ranks)
                 content = repr(place), rounded(work.traffic_Bps)
             elif isinstance(work, StepBlock):
-                rows = zip(work.inner.tasks, map(self.class_of, work.inner.works), strict=True)
-                content = tuple((task.stream, done, task.deps) for task, done in rows)
-            self._classes[work] = self._numbers.setdefault(content, len(self._numbers))
+                rows = zip(
+                    work.inner.tasks,
+                    map(self.class_of, work.inner.works),
+                    strict=True,
+                )
+                content = tuple(
+                    (task.stream, done, task.deps) for task, done in rows
+                )
+            self._classes[work] = self._numbers.setdefault(
+                content, len(self._numbers)
+            )
         return self._classes[work]
 
     def _pair(self, one: Timed, other: Timed) -> tuple[int, ...]:
@@ -158,16 +185,21 @@ class StepTimer:
             self._pairs[one, other] = rates
         return self._pairs[one, other]
 
-    def _block_rates(self, block: StepBlock, calls: Sequence[Any]) -> tuple[int, ...]:
+    def _block_rates(
+        self, block: StepBlock, calls: Sequence[Any]
+    ) -> tuple[int, ...]:
         """Return the progress of a block, and of the calls beside it, which outlast it."""
         (alone_ps,), (time_ps, *done_ps) = (
             self._beside_block(block, beside) for beside in ((), calls)
         )
         return tuple(
-            min(ONE, max(1, ONE * ps // max(1, time_ps))) for ps in (alone_ps or 1, *done_ps)
+            min(ONE, max(1, ONE * ps // max(1, time_ps)))
+            for ps in (alone_ps or 1, *done_ps)
         )
 
-    def _beside_block(self, block: StepBlock, calls: Sequence[StepCall]) -> tuple[int, ...]:
+    def _beside_block(
+        self, block: StepBlock, calls: Sequence[StepCall]
+    ) -> tuple[int, ...]:
         """Return the time of a block beside calls, and the work that these do in it [ps]."""
         key = (self.class_of(block), *map(self.class_of, calls))
         if key not in self._beside:
@@ -176,7 +208,9 @@ class StepTimer:
                 beside, rank = replace(call, shown=(tasks[0].rank,)), tasks[0].rank
                 long_ps = OUTLAST * self._beside_block(block, ())[0]
                 self._bundles[beside] = CallBundle((beside.shown,), beside, long_ps)
-                tasks.append(Task("program", rank, f"beside {len(tasks)}", call=len(tasks)))
+                tasks.append(
+                    Task("program", rank, f"beside {len(tasks)}", call=len(tasks))
+                )
                 works.append(beside)
             ends = self.play(StepWork(tasks, works)).tolist()
             first = len(block.inner.tasks)
@@ -190,7 +224,9 @@ class StepTimer:
         ranks = self._pair_ranks(one, other)
         pair = one.resize(), other.resize()
         question = self.parts.content([call.key for call in pair], ranks), "pair"
-        return tuple(self.parts.times.stored(question, lambda: self._simulated(pair, ranks)))
+        return tuple(
+            self.parts.times.stored(question, lambda: self._simulated(pair, ranks))
+        )
 
     def _pair_ranks(self, one: StepCall, other: StepCall) -> tuple[int, ...]:
         """Return the ranks of two calls on few nodes of each, on common nodes first."""
@@ -198,11 +234,17 @@ class StepTimer:
         nodes = [dict.fromkeys(zones[rank] for rank in ranks) for ranks in places]
         chosen: set[int] = set()
         for each in nodes:
-            both_first = sorted(each, key=lambda node: not all(node in row for row in nodes))
+            both_first = sorted(
+                each, key=lambda node: not all(node in row for row in nodes)
+            )
             chosen.update(both_first[:MOST_NODES])
-        return tuple(dict.fromkeys(rank for rank in chain(*places) if zones[rank] in chosen))
+        return tuple(
+            dict.fromkeys(rank for rank in chain(*places) if zones[rank] in chosen)
+        )
 
-    def _simulated(self, pair: Sequence[StepCall], ranks: tuple[int, ...]) -> tuple[int, int]:
+    def _simulated(
+        self, pair: Sequence[StepCall], ranks: tuple[int, ...]
+    ) -> tuple[int, int]:
         """Simulate two calls in isolation, one after the other, and then together."""
         works = [call.work for call in pair]
         writer, tasks = self.parts.write(ranks, [works[:1], works[1:], works])
@@ -214,6 +256,9 @@ class StepTimer:
         first, second, *both = (int(ends[[*row]].max()) for row in tasks)
         until = max(1, min(both) - second)
         alone = zip((first, second - first), both, strict=True)
-        rates = [(time_ps - (end_ps - second - until)) / until for time_ps, end_ps in alone]
+        rates = [
+            (time_ps - (end_ps - second - until)) / until
+            for time_ps, end_ps in alone
+        ]
         one16, other16 = (round(ONE * min(1.0, max(0.01, rate))) for rate in rates)
         return one16, other16

@@ -92,7 +92,11 @@ class FullWire:
 
 
 def slow_ranks(
-    schedule: Schedule, start: Array, end: Array, low: int, slowed: Mapping[int, float]
+    schedule: Schedule,
+    start: Array,
+    end: Array,
+    low: int,
+    slowed: Mapping[int, float],
 ) -> dict[int, float]:
     """Return the ranks with slower kernels than the median rank -> excess share of their time.
 
@@ -108,38 +112,57 @@ def slow_ranks(
     times: Counter[int] = Counter()
     alone: defaultdict[int, float] = defaultdict(float)
     for index, task in enumerate(schedule.tasks):
-        if task.kind == "kernel" and start[index] >= low and not task.stream.startswith(SERVER):
+        if (
+            task.kind == "kernel"
+            and start[index] >= low
+            and not task.stream.startswith(SERVER)
+        ):
             times[task.rank] += int(end[index]) - int(start[index])
             alone[task.rank] += task.compute_ps / slowed.get(task.rank, 1.0)
     stretch = {rank: times[rank] / alone[rank] for rank in times if alone[rank] > 0}
     if len(stretch) < 2:
         return {}
     usual = median_low(stretch.values())
-    return {rank: 1 - usual / factor for rank, factor in stretch.items() if factor > SLOWER * usual}
+    return {
+        rank: 1 - usual / factor
+        for rank, factor in stretch.items()
+        if factor > SLOWER * usual
+    }
 
 
 def server_waits(
-    schedule: Schedule, times: tuple[Array, Array], step: StepSpans, servers: Sequence[int]
+    schedule: Schedule,
+    times: tuple[Array, Array],
+    step: StepSpans,
+    servers: Sequence[int],
 ) -> dict[str, float]:
     """Return the share of ranks' waiting while a server updates, and while it only moves data.
 
     `times` are begin and end of every task [ps].
     """
-    updates = [i for i, task in enumerate(schedule.tasks) if task.stream.startswith(SERVER)]
+    updates = [
+        i for i, task in enumerate(schedule.tasks) if task.stream.startswith(SERVER)
+    ]
     update = Union(*(phases[updates] for phases in times)).spans
-    moving = [unfolded(step.spans.get(server, NOTHING))[1][:, :2] for server in servers]
+    moving = [
+        unfolded(step.spans.get(server, NOTHING))[1][:, :2] for server in servers
+    ]
     waits = np.zeros(2)
     for rank, row in zip(step.ranks, step.whole, strict=True):
         window = step.begin_ps, step.end_ps
         compute, moves, _ = unfolded(step.spans.get(rank, NOTHING))
         unions = [compute, moves[:, :2], step.spans.get(rank, NOTHING).issuing]
         busy = [
-            Union.of(*unions, *more).within(*window) for more in ((), (update,), (update, *moving))
+            Union.of(*unions, *more).within(*window)
+            for more in ((), (update,), (update, *moving))
         ]
         waits += np.minimum(np.diff(busy) / step.steps_of(rank), row.idle_ps)
     named = several(f"rank {server}" for server in servers)
     shares = (waits / max(1, sum(row.idle_ps for row in step.whole))).tolist()
-    names = (f"limited by the {part} of parameter server {named}" for part in ("updates", "link"))
+    names = (
+        f"limited by the {part} of parameter server {named}"
+        for part in ("updates", "link")
+    )
     return {name: share for name, share in zip(names, shares, strict=True) if share}
 
 
@@ -151,7 +174,10 @@ def heavy_stage(ranks: Sequence[Breakdown], mesh: Mesh) -> str:
     if mesh.pipeline < 2:
         return ""
     compute = {row.rank: row.compute_ps for row in ranks}
-    means = [np.mean([compute[rank] for rank in mesh.stage(s)]) for s in range(mesh.pipeline)]
+    means = [
+        np.mean([compute[rank] for rank in mesh.stage(s)])
+        for s in range(mesh.pipeline)
+    ]
     heaviest, mean = int(np.argmax(means)), float(np.mean(means))
     if not mean or means[heaviest] < HEAVIER * mean:
         return ""
@@ -171,7 +197,9 @@ def full_wire(
     all_edges = result.bins.edge_ps
     edges = np.clip(all_edges, *window)
     lengths = np.maximum(1, np.diff(all_edges))
-    exposed = np.mean([_exposed(rank_spans, edges) for rank_spans in spans.values()], axis=0)
+    exposed = np.mean(
+        [_exposed(rank_spans, edges) for rank_spans in spans.values()], axis=0
+    )
     share = exposed / lengths
     load: Array = result.bins.wires["busy"] @ share
     row = {name: number for number, name in enumerate(result.wires.names)}
@@ -188,7 +216,10 @@ def full_wire(
 def _count_ended(low: Array, length: Array, edges: Array) -> Array:
     """Return the number of pauses that ended before each edge, parts of pauses included; times in ps."""
     groups = np.array_split(edges, 1 + edges.size * low.size // AT_ONCE)
-    sums = [np.clip((edge[:, None] - low) / length, 0.0, 1.0).sum(axis=1) for edge in groups]
+    sums = [
+        np.clip((edge[:, None] - low) / length, 0.0, 1.0).sum(axis=1)
+        for edge in groups
+    ]
     return np.concatenate(sums)
 
 
@@ -207,22 +238,40 @@ def _named(result: Result, load: Array, exposed_ps: float) -> FullWire:
     """
     wires = result.wires
     top = int(np.argmax(load))
-    mine = [i for i, name in enumerate(wires.classes) if name == wires.classes[top] and load[i] > 0]
+    mine = [
+        i
+        for i, name in enumerate(wires.classes)
+        if name == wires.classes[top] and load[i] > 0
+    ]
     usual = float(np.median(load[mine]))
     rates = wires.effective_Bps, wires.rate_Bps
     rate_share = float(rates[0][top] / rates[1][top]) if rates[1][top] else 1.0
     link = link_of(wires.names, top)
-    lost_ps = load[top] - max(usual, rate_share * load[top]) if rate_share < 1 - 1e-9 else 0.0
+    lost_ps = (
+        load[top] - max(usual, rate_share * load[top])
+        if rate_share < 1 - 1e-9
+        else 0.0
+    )
     lost = min(1.0, max(0.0, lost_ps / max(1.0, exposed_ps)))
     shares = zip(wires.classes, (load / max(1.0, exposed_ps)).tolist(), strict=True)
     also = also_limiting(shares, wire_key(wires.classes[top]))
     name = wires.classes[top]
-    class_wires = [i for i, class_name in enumerate(wires.classes) if class_name == name]
+    class_wires = [
+        i for i, class_name in enumerate(wires.classes) if class_name == name
+    ]
     full = [i for i in class_wires if load[i] >= AS_BUSY * load[top]]
     dead = sum(not wires.effective_Bps[i] for i in class_wires)
-    places = tuple(link_of(wires.names, i) for i in full) if len(full) <= SHOWN_PLACES else ()
-    links = CauseResource("", 0, (), 0, "links", len(class_wires), len(full), places, dead)
-    return FullWire(f"over {link_class_name(name)}, {links.count()}", link, name, lost, also)
+    places = (
+        tuple(link_of(wires.names, i) for i in full)
+        if len(full) <= SHOWN_PLACES
+        else ()
+    )
+    links = CauseResource(
+        "", 0, (), 0, "links", len(class_wires), len(full), places, dead
+    )
+    return FullWire(
+        f"over {link_class_name(name)}, {links.count()}", link, name, lost, also
+    )
 
 
 def link_of(names: Sequence[str], wire: int) -> str:
@@ -260,7 +309,10 @@ class Culprits:
 
     def parts(self, sums: Mapping[str, int], lost_ps: int) -> dict[Key, int]:
         """Return sums over ranks by cause; `lost_ps` is the cost of slow ranks [ps]."""
-        straggler = CauseKind.STRAGGLER, several(f"rank {rank}" for rank in self.slow or (0,))
+        straggler = (
+            CauseKind.STRAGGLER,
+            several(f"rank {rank}" for rank in self.slow or (0,)),
+        )
         result: dict[Key, int] = {straggler: lost_ps}
         for part, time_ps in sums.items():
             detail = self.bubble if part == CauseKind.BUBBLE else ""
@@ -269,21 +321,27 @@ class Culprits:
                 result[CauseKind.FAULT, self.wire.link] = broken_ps
                 detail, time_ps = self.wire.what, time_ps - broken_ps
             if part == CauseKind.IDLE:
-                waits = {what: round(time_ps * share) for what, share in self.idle.items()}
+                waits = {
+                    what: round(time_ps * share) for what, share in self.idle.items()
+                }
                 result |= {(CauseKind.IDLE, what): ps for what, ps in waits.items()}
                 time_ps -= sum(waits.values())
             result[CauseKind(part), detail] = time_ps
         return result
 
     def places(
-        self, kind: CauseKind, ranks: Sequence[int], by_rank: Mapping[str, Sequence[int]]
+        self,
+        kind: CauseKind,
+        ranks: Sequence[int],
+        by_rank: Mapping[str, Sequence[int]],
     ) -> dict[tuple[str, str], int]:
         """Return weights of the places of a cause, given the parts of each rank [ps]."""
         if kind is CauseKind.FAULT and self.wire is not None:
             return {(self.wire.wire_class, self.wire.link): 1}
         if kind is CauseKind.STRAGGLER:
             return {
-                ("ranks", f"rank {rank}"): round(1e6 * part) for rank, part in self.slow.items()
+                ("ranks", f"rank {rank}"): round(1e6 * part)
+                for rank, part in self.slow.items()
             }
         weights = zip(ranks, by_rank[kind.value], strict=True)
         return {("ranks", f"rank {rank}"): ps for rank, ps in weights if ps}
@@ -300,7 +358,10 @@ def _spans(phases: Phases, culprits: Culprits) -> Iterator[SplitSpan]:
     """Yield the mean breakdown of ranks in each phase by cause; the parts add up to the phase."""
     names = [f"{part}_ps" for part in PARTS]
     times = np.array(
-        [[[getattr(row, name) for name in names] for row in rows] for _, rows in phases]
+        [
+            [[getattr(row, name) for name in names] for row in rows]
+            for _, rows in phases
+        ]
     )
     total = times.sum(axis=0)
     ranks = [row.rank for row in phases[0][1]]
@@ -315,27 +376,42 @@ def _spans(phases: Phases, culprits: Culprits) -> Iterator[SplitSpan]:
         parts: dict[PartKey, int] = {}
         for key, ps in culprits.parts(sums, int(cost.sum())).items():
             places = culprits.places(key[0], ranks, by_rank)
-            parts |= {(*key, *place): part for place, part in divide_time(places, ps).items()}
+            parts |= {
+                (*key, *place): part
+                for place, part in divide_time(places, ps).items()
+            }
         yield SplitSpan(*window, divide_time(parts, window[2] - window[1]))
 
 
-def _held_up(whole: Array, slow: Sequence[float], affected: Collection[str]) -> Array:
+def _held_up(
+    whole: Array, slow: Sequence[float], affected: Collection[str]
+) -> Array:
     """Return the cost of slow ranks in the `affected` parts of each rank [ps], shape (ranks, parts).
 
     The cost is the compute time of the slowest rank beyond that of the slowest rank without excess time.
     """
-    compute, bubble, idle = (list(PARTS).index(part) for part in ("compute", "bubble", "idle"))
+    compute, bubble, idle = (
+        list(PARTS).index(part) for part in ("compute", "bubble", "idle")
+    )
     excess = np.rint(whole[:, compute] * np.array(slow)).astype(np.int64)
-    excess_left = np.full(len(whole), whole[:, compute].max() - (whole[:, compute] - excess).max())
+    excess_left = np.full(
+        len(whole), whole[:, compute].max() - (whole[:, compute] - excess).max()
+    )
     lost = np.zeros_like(whole)
-    for part, limit in ((compute, excess), (bubble, whole[:, bubble]), (idle, whole[:, idle])):
+    for part, limit in (
+        (compute, excess),
+        (bubble, whole[:, bubble]),
+        (idle, whole[:, idle]),
+    ):
         if list(PARTS)[part] in affected:
             lost[:, part] = np.minimum(limit, excess_left)
             excess_left -= lost[:, part]
     return lost
 
 
-def step_verdict(phases: Phases, expected: str, culprits: Culprits = Culprits()) -> Verdict:
+def step_verdict(
+    phases: Phases, expected: str, culprits: Culprits = Culprits()
+) -> Verdict:
     """Return the verdict on a step.
 
     The bottleneck is the longest cause, where compute counts half: it can be faster, but not removed.
@@ -343,7 +419,10 @@ def step_verdict(phases: Phases, expected: str, culprits: Culprits = Culprits())
     spans = list(_spans(phases, culprits))
 
     def order(sums: Mapping[Key, int]) -> list[Key]:
-        return sorted(sums, key=lambda key: -sums[key] // (2 if key[0] is CauseKind.COMPUTE else 1))
+        return sorted(
+            sums,
+            key=lambda key: -sums[key] // (2 if key[0] is CauseKind.COMPUTE else 1),
+        )
 
     def finish(cause: VerdictCause) -> VerdictCause:
         exposed = culprits.wire if cause.kind is CauseKind.EXPOSED else None
@@ -354,7 +433,9 @@ def step_verdict(phases: Phases, expected: str, culprits: Culprits = Culprits())
     return replace(
         verdict,
         basis="mean of the ranks in the last step",
-        order="by share; compute counts half" if times != sorted(times, reverse=True) else "",
+        order="by share; compute counts half"
+        if times != sorted(times, reverse=True)
+        else "",
         expected=f"expected error: {expected}",
     )
 
@@ -366,12 +447,16 @@ def _census(phases: Phases, culprits: Culprits, key: Key, resource: str) -> Cens
     ranks, kind = [row.rank for row in phases[0][1]], key[0]
     if kind.value not in PARTS or (kind is CauseKind.COMPUTE and culprits.slow):
         return Census("ranks", len(ranks))
-    values = np.sum([[getattr(row, f"{kind}_ps") for row in rows] for _, rows in phases], axis=0)
+    values = np.sum(
+        [[getattr(row, f"{kind}_ps") for row in rows] for _, rows in phases], axis=0
+    )
     far = np.flatnonzero(values >= FAR_ABOVE * max(1.0, float(np.mean(values))))
     if len(ranks) < 2 or not 0 < len(far) < len(ranks):
         return Census("ranks", len(ranks))
     names = tuple(f"rank {ranks[i]}" for i in far.tolist())
-    return Census("ranks", len(ranks), names, names if len(names) <= SHOWN_PLACES else ())
+    return Census(
+        "ranks", len(ranks), names, names if len(names) <= SHOWN_PLACES else ()
+    )
 
 
 @dataclass(frozen=True)
@@ -405,7 +490,10 @@ class StepSpans:
         """Breakdown of ranks in the step."""
         each = zip(*(rows for _, rows in self.by_phase), strict=True)
         return [
-            Breakdown(rows[0].rank, *np.sum([astuple(r)[1:] for r in rows], axis=0).tolist())
+            Breakdown(
+                rows[0].rank,
+                *np.sum([astuple(r)[1:] for r in rows], axis=0).tolist(),
+            )
             for rows in each
         ]
 
@@ -420,16 +508,29 @@ class StepSpans:
             window, passed = entire[1:], self.end_ps if self.pipeline else 0
             (several,) = breakdown(self.spans, self.ranks, [window], passed)
             one = "", self.begin_ps, self.begin_ps + self.steady.step_ps
-            return [(one, [row.of_one_step(self.steady.of_rank_ps(row.rank)) for row in several])]
+            return [
+                (
+                    one,
+                    [
+                        row.of_one_step(self.steady.of_rank_ps(row.rank))
+                        for row in several
+                    ],
+                )
+            ]
         passed = self.passed_ps if self.pipeline else 0
         windows = self._phases() or [entire]
-        rows = breakdown(self.spans, self.ranks, [window[1:] for window in windows], passed)
+        rows = breakdown(
+            self.spans, self.ranks, [window[1:] for window in windows], passed
+        )
         return list(zip(windows, rows, strict=True))
 
     def _phases(self) -> list[Window]:
         """Return phases that add up to the step; short ones are part of the steady state."""
         low, passed, high = self.begin_ps, self.passed_ps, self.end_ps
-        works = [_working(self.spans.get(rank, NOTHING), low, passed) for rank in self.ranks]
+        works = [
+            _working(self.spans.get(rank, NOTHING), low, passed)
+            for rank in self.ranks
+        ]
         present = [phase for phase in works if phase is not None]
         if not present:
             return []

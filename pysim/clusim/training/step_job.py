@@ -73,7 +73,9 @@ class StepCall:
         sizes, step = self.key
         size_bytes = 1 << max(0, step.bytes - 1).bit_length()
         across = getattr(step, "across", 0) * size_bytes // max(1, step.bytes)
-        changes: dict[str, Any] = {"bytes": size_bytes} | ({"across": across} if across else {})
+        changes: dict[str, Any] = {"bytes": size_bytes} | (
+            {"across": across} if across else {}
+        )
         return replace(self, key=(sizes, replace(step, **changes)))
 
 
@@ -116,11 +118,15 @@ class StepJob(ScheduleBuilder):
 
     def has_stepped(self, rank: int) -> bool:
         """Return True if the last kernel of a rank is the optimizer's."""
-        return not self._optimizer_tasks.isdisjoint(self._last.get((rank, "compute"), ()))
+        return not self._optimizer_tasks.isdisjoint(
+            self._last.get((rank, "compute"), ())
+        )
 
     def _append(self, task: Task) -> int:
         kernel = task.kind == "kernel"
-        self.steps.works.append(KernelWork(task.compute_ps) if kernel else DelayWork(task.delay_ps))
+        self.steps.works.append(
+            KernelWork(task.compute_ps) if kernel else DelayWork(task.delay_ps)
+        )
         return super()._append(task)
 
     def enter(
@@ -170,7 +176,9 @@ class JobEmitter(Emitter):
         self._calls: dict[Any, StepCall] = {}
         self._messages: dict[Any, StepCall] = {}
         self._joints: dict[tuple[tuple[int, ...], ...], JointGroups] = {}
-        self._busy = [kernel_traffic_Bps(plan, stage) for stage in range(plan.mesh.pipeline)]
+        self._busy = [
+            kernel_traffic_Bps(plan, stage) for stage in range(plan.mesh.pipeline)
+        ]
 
     def ranks(self, stage: int) -> list[int]:
         """Return the representative rank of a stage."""
@@ -205,14 +213,22 @@ class JobEmitter(Emitter):
         self.flops += block.flops
         self.tail |= self.builder.enter(ranks, "compute", block, self.tail, name)
 
-    def _written_block(self, stage: int, steps: Iterable[Step], name: str) -> StepBlock:
+    def _written_block(
+        self, stage: int, steps: Iterable[Step], name: str
+    ) -> StepBlock:
         """Return steps as a block, written into a separate job."""
         inner = copy(self)
-        inner.builder, inner.tail, inner.flops = StepJob(self.plan.fabric, name), {}, 0
+        inner.builder, inner.tail, inner.flops = (
+            StepJob(self.plan.fabric, name),
+            {},
+            0,
+        )
         inner.run(stage, steps, name)
         return StepBlock(inner.builder.steps, inner.flops)
 
-    def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
+    def optimizer(
+        self, ranks: Iterable[int], elements: int, name: str = "optimizer"
+    ) -> None:
         """Append a step of the optimizer."""
         members = tuple(ranks)
         super().optimizer(members, elements, name)
@@ -221,7 +237,9 @@ class JobEmitter(Emitter):
 
     def _find(self, call: StepCall) -> StepCall:
         """Return the first call that is equal."""
-        return self._calls.setdefault((call.key, call.ranks, rounded(call.traffic_Bps)), call)
+        return self._calls.setdefault(
+            (call.key, call.ranks, rounded(call.traffic_Bps)), call
+        )
 
     def _communicate(self, stage: int, step: Comm) -> None:
         """Append the communication of a stage's representative rank with its peers."""
@@ -237,7 +255,9 @@ class JobEmitter(Emitter):
         traffic = self._busy[stage] if step.key else None
         sets = len(self.plan.mesh.coupled_ranks(stage))
         shown = tuple(self._own[stage])
-        call = self._find(StepCall(shown, ((), unnamed), ranks, write, traffic, sets))
+        call = self._find(
+            StepCall(shown, ((), unnamed), ranks, write, traffic, sets)
+        )
         done = self.builder.enter(call.shown, step.dim, call, self.tail)
         if step.key:
             self._open[stage, step.key] = done
@@ -257,15 +277,20 @@ class JobEmitter(Emitter):
             self._joints[key] = self._joint(groups)
         joint = self._joints[key]
 
-        def write(sized: Exchange, writer: Emitter, there: Mapping[int, int]) -> Tails:
+        def write(
+            sized: Exchange, writer: Emitter, there: Mapping[int, int]
+        ) -> Tails:
             groups_there = [
-                tuple(there[rank] for rank in group if rank in there) for group in joint.groups
+                tuple(there[rank] for rank in group if rank in there)
+                for group in joint.groups
             ]
             return writer.collectives(
                 sized, [group for group in groups_there if len(group) > 1], stream
             )
 
-        return self._together(exchange, joint, stream or dim_of(exchange.dim), after, write)
+        return self._together(
+            exchange, joint, stream or dim_of(exchange.dim), after, write
+        )
 
     def _joint(self, groups: Sequence[tuple[int, ...]]) -> JointGroups:
         """Return the groups to simulate: those on the nodes of representative ranks.
@@ -279,15 +304,31 @@ class JobEmitter(Emitter):
         while zones_here and any(
             zones_here < place | zones_here for place in places if place & zones_here
         ):
-            zones_here = zones_here.union(*(place for place in places if place & zones_here))
-        nearest = [group for group, place in zip(groups, places, strict=True) if place & zones_here]
+            zones_here = zones_here.union(
+                *(place for place in places if place & zones_here)
+            )
+        nearest = [
+            group
+            for group, place in zip(groups, places, strict=True)
+            if place & zones_here
+        ]
         times = len(groups) // max(1, len(nearest))
         inside = all(len(place) == 1 for place in places)
-        large = sum(map(len, groups)) > MOST_TOGETHER and never_tapers(self.plan.fabric)
-        if not nearest or times < 2 or len(groups) % len(nearest) or not (inside or large):
+        large = sum(map(len, groups)) > MOST_TOGETHER and never_tapers(
+            self.plan.fabric
+        )
+        if (
+            not nearest
+            or times < 2
+            or len(groups) % len(nearest)
+            or not (inside or large)
+        ):
             return JointGroups(list(groups), representatives)
         return JointGroups(
-            nearest, representatives, times, "" if inside else f"one of {times} equal sets of nodes"
+            nearest,
+            representatives,
+            times,
+            "" if inside else f"one of {times} equal sets of nodes",
         )
 
     def _shown(self, groups: Iterable[tuple[int, ...]]) -> list[int]:
@@ -295,7 +336,11 @@ class JobEmitter(Emitter):
         return [rank for group in groups for rank in group if rank in self.shown]
 
     def written_messages(
-        self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
+        self,
+        exchange: Exchange,
+        pairs: Sequence[tuple[int, int]],
+        waits: Tails,
+        stream: str,
     ) -> Tails:
         """Append concurrent messages of the same size."""
         representatives = self._shown(pairs)
@@ -305,18 +350,32 @@ class JobEmitter(Emitter):
             else 1
         )
 
-        def write(sized: Exchange, writer: Emitter, there: Mapping[int, int]) -> Tails:
+        def write(
+            sized: Exchange, writer: Emitter, there: Mapping[int, int]
+        ) -> Tails:
             pairs_there = [
-                (there[one], there[two]) for one, two in pairs if one in there and two in there
+                (there[one], there[two])
+                for one, two in pairs
+                if one in there and two in there
             ]
-            after = {rank: writer.tail.get(rank, ()) for pair in pairs_there for rank in pair}
+            after = {
+                rank: writer.tail.get(rank, ())
+                for pair in pairs_there
+                for rank in pair
+            }
             return writer.written_messages(sized, pairs_there, after, stream)
 
         done = self._together(
-            exchange, JointGroups(list(pairs), representatives, times), stream, waits, write
+            exchange,
+            JointGroups(list(pairs), representatives, times),
+            stream,
+            waits,
+            write,
         )
         if done:
-            self._messages[stream, exchange.bytes, pairs[0]] = self.builder.steps.works[-1]
+            self._messages[stream, exchange.bytes, pairs[0]] = (
+                self.builder.steps.works[-1]
+            )
         return done
 
     def between(
@@ -356,7 +415,11 @@ class JobEmitter(Emitter):
         if not sends and not self.builder.has_stepped(representatives[0]):
             busy = self._busy[self.shown[representatives[0]]]
         key = tuple(map(len, groups)), replace(exchange, name="")
-        call = self._find(StepCall(tuple(representatives), key, ranks, write, busy, times, origin))
-        waits = {rank: (after or self.tail).get(rank, ()) for rank in representatives}
+        call = self._find(
+            StepCall(tuple(representatives), key, ranks, write, busy, times, origin)
+        )
+        waits = {
+            rank: (after or self.tail).get(rank, ()) for rank in representatives
+        }
         self._enqueue(exchange, waits)
         return self.builder.enter(representatives, stream, call, waits)

@@ -77,7 +77,8 @@ class StepTiming:
         """Return the ends of the last tasks of every step [ps]; -1 for those that did not end."""
         end = self.result.tasks.end_ps
         return [
-            [int(end[t]) for tasks in step.values() for t in tasks] for step in self.writer.steps
+            [int(end[t]) for tasks in step.values() for t in tasks]
+            for step in self.writer.steps
         ]
 
     @cached_property
@@ -93,7 +94,9 @@ class StepTiming:
             return None
         end = self.result.tasks.end_ps
         return steady_window(
-            self.plan, self.writer.steps, lambda tasks: max(int(end[t]) for t in tasks)
+            self.plan,
+            self.writer.steps,
+            lambda tasks: max(int(end[t]) for t in tasks),
         )
 
     @property
@@ -109,7 +112,10 @@ class StepTiming:
         """
         if len(self._task_ends) == 1:
             return []
-        return [max(step) for step in takewhile(lambda step: min(step) >= 0, self._task_ends)]
+        return [
+            max(step)
+            for step in takewhile(lambda step: min(step) >= 0, self._task_ends)
+        ]
 
     @cached_property
     def fold(self) -> FoldReport:
@@ -136,7 +142,9 @@ class StepTiming:
             (
                 int(end[i])
                 for i, task in enumerate(self.schedule.tasks)
-                if task.kind in ("kernel", "delay") and task.name[:1] in "FBW" and end[i] <= high
+                if task.kind in ("kernel", "delay")
+                and task.name[:1] in "FBW"
+                and end[i] <= high
             ),
             default=high,
         )
@@ -151,7 +159,9 @@ class StepTiming:
         """Return the work of ranks in the last step."""
         low, high = self.window
         several = self.plan.mesh.pipeline > 1
-        return StepSpans(self.spans, self.ranks, low, self.passed_ps, high, several, self.steady)
+        return StepSpans(
+            self.spans, self.ranks, low, self.passed_ps, high, several, self.steady
+        )
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -161,16 +171,21 @@ class StepTiming:
         verdict = step_verdict(self.step.by_phase, expected, self._culprits())
         memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
         rows = headline_rows(plan, self.step_ps, memory)
-        return replace(verdict, figures=tuple(f"{label}: {value}" for label, value in rows))
+        return replace(
+            verdict, figures=tuple(f"{label}: {value}" for label, value in rows)
+        )
 
     def _culprits(self) -> Culprits:
         slow: dict[int, float] = {}
         tasks, servers = self.result.tasks, self.plan.servers
         if not self.blocks:
             slowed = {
-                int(rank): factor for rank, factor in self.plan.workload.stragglers.ranks.items()
+                int(rank): factor
+                for rank, factor in self.plan.workload.stragglers.ranks.items()
             }
-            slow = slow_ranks(self.schedule, tasks.start_ps, tasks.end_ps, self.window[0], slowed)
+            slow = slow_ranks(
+                self.schedule, tasks.start_ps, tasks.end_ps, self.window[0], slowed
+            )
         wire = full_wire(self.result, self.blocks, self.spans, self.window)
         idle = {}
         if servers:

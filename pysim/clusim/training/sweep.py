@@ -31,7 +31,9 @@ def plot_step(result: TrainingResult, figure: str = "", **look: Any) -> Figure:
     if figure in ("heatmap", "topology"):
         return plot_result(result.result, figure, **look)
     if figure not in ("", "ranks"):
-        raise InputError(f"figure {figure!r}: unknown; there are ranks, heatmap, topology")
+        raise InputError(
+            f"figure {figure!r}: unknown; there are ranks, heatmap, topology"
+        )
     rows = sorted(result.ranks, key=lambda row: -row.exposed_ps)[:MOST_RANKS]
     rows.sort(key=lambda row: row.rank)
     totals = np.array([max(1, row.total_ps) for row in rows])
@@ -44,7 +46,10 @@ def plot_step(result: TrainingResult, figure: str = "", **look: Any) -> Figure:
 
 
 def scaled(
-    workload: Workload, replicas: int, kind: Literal["strong", "weak"], micro_total: int
+    workload: Workload,
+    replicas: int,
+    kind: Literal["strong", "weak"],
+    micro_total: int,
 ) -> Workload:
     """Return a workload on a number of replicas.
 
@@ -56,7 +61,10 @@ def scaled(
     ranks = list(range(size)) if mesh.ranks is None else mesh.ranks[:size]
     parallel = mesh.model_copy(update={"data": replicas, "ranks": ranks})
     return workload.model_copy(
-        update={"parallel": parallel, "batch": workload.batch.model_copy(update={"all": batch})}
+        update={
+            "parallel": parallel,
+            "batch": workload.batch.model_copy(update={"all": batch}),
+        }
     )
 
 
@@ -75,10 +83,25 @@ class ScaledStep(JsonObject):
     """
 
     KEYS = (
-        *("replicas", "gpus=step.plan.mesh.size", "step_time_s", "samples_per_s", "tokens_per_s"),
-        *("mfu=step.mfu", "exposed_comm_s", "efficiency", "convergence=step.convergence"),
+        *(
+            "replicas",
+            "gpus=step.plan.mesh.size",
+            "step_time_s",
+            "samples_per_s",
+            "tokens_per_s",
+        ),
+        *(
+            "mfu=step.mfu",
+            "exposed_comm_s",
+            "efficiency",
+            "convergence=step.convergence",
+        ),
         "expected_error=step.expected",
-        *("expected_error_text=step.expected_text", "faults=step.faults", "notes=step.notes"),
+        *(
+            "expected_error_text=step.expected_text",
+            "faults=step.faults",
+            "notes=step.notes",
+        ),
     )
 
     replicas: int
@@ -126,7 +149,11 @@ def scaling(
     base = workload.parallel.data or max(
         1,
         request.setup.fabric.num_ranks
-        // (workload.parallel.tensor * workload.parallel.context * workload.parallel.pipeline),
+        // (
+            workload.parallel.tensor
+            * workload.parallel.context
+            * workload.parallel.pipeline
+        ),
     )
     if workload.batch.all % base:
         raise InputError(

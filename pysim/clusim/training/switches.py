@@ -30,7 +30,12 @@ from clusim.simulation.setup import Setup
 from clusim.topology.model import Fabric
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.fold import Folded
-from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume, sent_bytes
+from clusim.workload.parallel.volumes import (
+    SpannedMachines,
+    Switched,
+    Volume,
+    sent_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +162,18 @@ def _scaled(costs: Array, factor: float) -> Array:
     return result
 
 
-def _alone(setup: Setup, kind: Switched, group: Sequence[int], granularity: str | int) -> Array:
+def _alone(
+    setup: Setup, kind: Switched, group: Sequence[int], granularity: str | int
+) -> Array:
     """Return the costs of a collective as in-switch reduction and as a ring.
 
     Each is a row with the fields of `SwitchCost`.
     """
     fabric, size = setup.known, min(kind.bytes, LARGEST_BYTES)
     zones = zones_of(fabric)
-    machines = SpannedMachines(len({zones[r] for r in group}), uses_switches(fabric, tuple(group)))
+    machines = SpannedMachines(
+        len({zones[r] for r in group}), uses_switches(fabric, tuple(group))
+    )
     costs = []
     for algorithm in (kind.algorithm, "ring"):
         schedule = _schedule(fabric, kind, algorithm, size, group)
@@ -172,7 +181,9 @@ def _alone(setup: Setup, kind: Switched, group: Sequence[int], granularity: str 
         result = result_of(request, RunOptions(bins=16))
         sms = sum(item.sm for item in schedule.instances)
         sent = sent_bytes(kind.operation, algorithm, size, len(group), machines)
-        of_group = np.array([sms, float(result.bins.hbm_bytes.sum()), sent]) / len(group)
+        of_group = np.array([sms, float(result.bins.hbm_bytes.sum()), sent]) / len(
+            group
+        )
         costs.append([*of_group, result.time_ps])
     return _scaled(np.array(costs), kind.bytes / size)
 
@@ -183,7 +194,9 @@ def _schedule(
     """Return a schedule of one collective, with NCCL's channels where NCCL chose them."""
     builder = ScheduleBuilder(fabric, "in a switch")
     if not kind.nccl_dtype:
-        builder.collective(kind.operation, size, algorithm=algorithm, ranks=tuple(group))
+        builder.collective(
+            kind.operation, size, algorithm=algorithm, ranks=tuple(group)
+        )
         return builder.build()
     settings = parse_env({"NCCL_ALGO": "Ring"}) if algorithm == "ring" else None
     moved = CollectivePayload(kind.operation, size, kind.nccl_dtype)

@@ -52,15 +52,15 @@ def ended_report(known: EndedSteps) -> str:
         ]
         rows += [*ended_rows(known.result), ("granularity", known.granularity)]
     if known.blocks_folded:
-        rows.append(("folded", f"{known.blocks_folded:,} blocks, not yet proved identical"))
+        rows.append(
+            ("folded", f"{known.blocks_folded:,} blocks, not yet proved identical")
+        )
     if before is not None:
         times = ", ".join(format_time(ps) for ps in before.step_ps)
         rows.append(("steps before", f"{times}; {before.granularity}"))
         if before.fold.folded:
             rows.append(("folded in them", before.fold.text))
-    title = (
-        f"{plan.workload.name}: {plan.model.name} on {plan.mesh.size} GPUs of {plan.fabric.name}"
-    )
+    title = f"{plan.workload.name}: {plan.model.name} on {plan.mesh.size} GPUs of {plan.fabric.name}"
     return "\n".join([title, *pairs(rows)])
 
 
@@ -68,11 +68,13 @@ def _head(result: StepResult) -> list[str]:
     plan = result.plan
     mesh = plan.mesh
     sizes = {
-        name: getattr(mesh, name) for name in ("tensor", "context", "expert", "data", "pipeline")
+        name: getattr(mesh, name)
+        for name in ("tensor", "context", "expert", "data", "pipeline")
     }
     where = plan.placement()
     cut = ", ".join(
-        f"{name} {size}" + (f" ({where[name]})" if where.get(name, "none") != "none" else "")
+        f"{name} {size}"
+        + (f" ({where[name]})" if where.get(name, "none") != "none" else "")
         for name, size in sizes.items()
         if size > 1
     )
@@ -103,13 +105,21 @@ def _layers(plan: ParallelPlan, stage: int) -> int:
 def _numbers(result: StepResult) -> list[str]:
     plan, step = result.plan, result.mean("total")
     rows = [
-        ("per GPU", f"{plan.model_flops * result.pace / plan.mesh.size / 1e12:.1f} TFLOP/s"),
+        (
+            "per GPU",
+            f"{plan.model_flops * result.pace / plan.mesh.size / 1e12:.1f} TFLOP/s",
+        ),
     ]
     if plan.workload.recompute != "none":
         rows.append(("HFU", f"{result.hfu:.1%} of the peak, with recomputation"))
     for name, label in PARTS.items():
         time_ps = round(result.mean(name) * 1e12)
-        rows.append((label, f"{format_time(time_ps)}, {result.mean(name) / step:.1%} of the step"))
+        rows.append(
+            (
+                label,
+                f"{format_time(time_ps)}, {result.mean(name) / step:.1%} of the step",
+            )
+        )
         if name == "exposed":
             rows += [
                 (f"  {dim}", f"{format_time(round(mean * 1e12))}, {mean / step:.1%}")
@@ -154,18 +164,28 @@ def _ranks(result: StepResult) -> list[str]:
     groups = _groups(result.ranks)
     if len(groups) > SHOWN_RANKS:
         groups = _groups(_shown(result))
-    rows: list[tuple[str, ...]] = [("ranks", "compute", "exposed", "host", "bubble", "idle")]
+    rows: list[tuple[str, ...]] = [
+        ("ranks", "compute", "exposed", "host", "bubble", "idle")
+    ]
     rows += [(_numbers_of(ranks), *shares) for shares, ranks in groups.items()]
     lines = text_table("  {:>6..}" + " {:>9}" * 5, rows)
     more = len(result.ranks) - sum(map(len, groups.values()))
-    return [*lines, f"  and {more} more ranks; --json has all"] if more > 0 else lines
+    return (
+        [*lines, f"  and {more} more ranks; --json has all"] if more > 0 else lines
+    )
 
 
 def _groups(rows: list[Breakdown]) -> dict[tuple[str, ...], list[int]]:
     """Return the ranks by their shares of the step, as printed."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for row in rows:
-        parts = (row.compute_ps, row.exposed_ps, row.host_ps, row.bubble_ps, row.idle_ps)
+        parts = (
+            row.compute_ps,
+            row.exposed_ps,
+            row.host_ps,
+            row.bubble_ps,
+            row.idle_ps,
+        )
         shares = tuple(f"{part / max(1, row.total_ps):.1%}" for part in parts)
         groups.setdefault(shares, []).append(row.rank)
     return groups
@@ -185,7 +205,11 @@ def _shown(result: StepResult) -> list[Breakdown]:
     if len(result.ranks) <= SHOWN_RANKS:
         return result.ranks
     ranks_per_stage = max(1, SHOWN_RANKS // mesh.pipeline)
-    ranks = {rank for stage in range(mesh.pipeline) for rank in mesh.stage(stage)[:ranks_per_stage]}
+    ranks = {
+        rank
+        for stage in range(mesh.pipeline)
+        for rank in mesh.stage(stage)[:ranks_per_stage]
+    }
     return [row for row in result.ranks if row.rank in ranks][: 2 * SHOWN_RANKS]
 
 
@@ -196,7 +220,11 @@ def _volumes(result: StepResult) -> list[str]:
     rows: list[tuple[str | int, ...]] = [
         ("dimension", "collectives", "sent per GPU", "  per step"),
         *(
-            (dim, moved.calls // steps, format_size(round(moved.sent_bytes / steps / size)))
+            (
+                dim,
+                moved.calls // steps,
+                format_size(round(moved.sent_bytes / steps / size)),
+            )
             for dim, moved in result.traffic.items()
         ),
     ]
@@ -204,14 +232,24 @@ def _volumes(result: StepResult) -> list[str]:
 
 
 def _memory(result: StepResult) -> list[str]:
-    worst = max(range(len(result.memory)), key=lambda stage: result.memory[stage].total)
+    worst = max(
+        range(len(result.memory)), key=lambda stage: result.memory[stage].total
+    )
     stages = sorted({0, worst, len(result.memory) - 1})
     memory_of_stages = [result.memory[stage] for stage in stages]
     process, has_capacity = result.plan.process, bool(memory_of_stages[0].capacity)
-    rows: list[list[str | float]] = [["GiB", *(f"stage {stage}" for stage in stages), ""]]
+    rows: list[list[str | float]] = [
+        ["GiB", *(f"stage {stage}" for stage in stages), ""]
+    ]
     for name in (*MEMORY_PARTS, "total"):
         basis = process.basis(name) if name in PROCESS_PARTS and has_capacity else ""
-        rows.append([name, *(getattr(item, name) / 2**30 for item in memory_of_stages), basis])
+        rows.append(
+            [
+                name,
+                *(getattr(item, name) / 2**30 for item in memory_of_stages),
+                basis,
+            ]
+        )
     table = text_table("  {:<..}" + " {:>7...2f}" * len(stages) + "  {}", rows)
     rooms = [
         (f"stage {stage}", f"{item.total / 2**30:.2f} GiB{room(item)}")
@@ -256,7 +294,10 @@ def _goodput(result: StepResult) -> list[str]:
             f"every {goodput.interval_steps:,} steps ({goodput.work_s:.4g} s): {goodput.checkpoints:.2%};"
             f" {format_size(goodput.checkpoint_bytes)}, training stops for {job.stall_s:.4g} s",
         ),
-        ("lost", f"{goodput.redone:.2%} done again, {goodput.restarts:.2%} restarting"),
+        (
+            "lost",
+            f"{goodput.redone:.2%} done again, {goodput.restarts:.2%} restarting",
+        ),
     ]
     return pairs(rows)
 

@@ -40,7 +40,12 @@ class PartsCount(JsonObject):
         Resulting error limit of the step [s].
     """
 
-    KEYS = ("parts", "parts_simulated", "parts_followed", "followed_error_s=followed_ps")
+    KEYS = (
+        "parts",
+        "parts_simulated",
+        "parts_followed",
+        "followed_error_s=followed_ps",
+    )
 
     parts: int
     parts_simulated: int
@@ -87,7 +92,11 @@ class StepEstimate(StepResult):
     def origin(self) -> list[tuple[str, str]]:
         """Number of parts."""
         bound = self.grain_bound
-        parts_text = f"{self.simulated} simulated now" if self.simulated else "all simulated before"
+        parts_text = (
+            f"{self.simulated} simulated now"
+            if self.simulated
+            else "all simulated before"
+        )
         limit = "error limit not known"
         if bound is not None:
             limit = (
@@ -99,14 +108,19 @@ class StepEstimate(StepResult):
         if self.followed:
             off, step = format_time(self.followed_ps), format_time(self.step_ps[-1])
             rows.append(
-                ("followed", f"{self.followed} parts from fewer nodes; error limit {off} of {step}")
+                (
+                    "followed",
+                    f"{self.followed} parts from fewer nodes; error limit {off} of {step}",
+                )
             )
         return rows
 
     @property
     def estimate(self) -> PartsCount:
         """Numbers of parts."""
-        return PartsCount(self.parts, self.simulated, self.followed, self.followed_ps)
+        return PartsCount(
+            self.parts, self.simulated, self.followed, self.followed_ps
+        )
 
 
 WHOLE_NOTE = "the step has each part once, in exact packets: simulated in full"
@@ -118,13 +132,21 @@ def uneven(request: TrainRequest, plan: ParallelPlan) -> bool:
     workload = plan.workload
     return bool(
         (request.setup.broken.faults or plan.servers)
-        or (workload.stragglers.ranks or workload.stragglers.jitter or len(set(plan.loads)) > 1)
+        or (
+            workload.stragglers.ranks
+            or workload.stragglers.jitter
+            or len(set(plan.loads)) > 1
+        )
         or plan.crew.stages < plan.mesh.pipeline
     )
 
 
 def whole(
-    request: TrainRequest, plan: ParallelPlan, kept: SampleCache, *, confirm: bool | None = None
+    request: TrainRequest,
+    plan: ParallelPlan,
+    kept: SampleCache,
+    *,
+    confirm: bool | None = None,
 ) -> StepEstimate:
     """Return the engine's result for the steps of a request, simulated unless it is cached.
 
@@ -134,11 +156,24 @@ def whole(
     where = setup.identity, setup.nodes, str(setup.faults)
     how = request.steps, request.folding, request.granularity, request.seed
     work = request.workload
-    read = [file_digest(path) for path in (work.model.huggingface, work.hardware.kernels) if path]
-    question = (*where, work.model_dump_json(exclude={"name", "description"}), read, *how)
+    read = [
+        file_digest(path)
+        for path in (work.model.huggingface, work.hardware.kernels)
+        if path
+    ]
+    question = (
+        *where,
+        work.model_dump_json(exclude={"name", "description"}),
+        read,
+        *how,
+    )
     answer = kept.get(question)
     simulated = answer is None
-    run = cache(partial(trained, replace(request, estimate=False), RunOptions(confirm=confirm)))
+    run = cache(
+        partial(
+            trained, replace(request, estimate=False), RunOptions(confirm=confirm)
+        )
+    )
     if answer is None:
         answer = _written(run())
         kept.put(question, answer)
@@ -161,7 +196,9 @@ def whole(
         sharing=Sharing(*answer["sharing"]),
         worker_ps=answer["worker_ps"],
         grain_error=answer["grain_error"],
-        judged=ProvableVerdict(Verdict.from_json(answer["verdict"], "verdict"), prove),
+        judged=ProvableVerdict(
+            Verdict.from_json(answer["verdict"], "verdict"), prove
+        ),
         whole=True,
         parts=1,
         simulated=int(simulated),
@@ -174,7 +211,8 @@ def _written(result: StepResult) -> dict[str, Any]:
         "step_ps": result.step_ps,
         "ranks": [astuple(row) for row in result.ranks],
         "traffic": {
-            name: (volume.calls, volume.sent_bytes) for name, volume in result.traffic.items()
+            name: (volume.calls, volume.sent_bytes)
+            for name, volume in result.traffic.items()
         },
         "executed_flops": result.executed_flops,
         "sharing": astuple(result.sharing),

@@ -30,9 +30,13 @@ from clusim.lowering import QUICK
 from clusim.simulation.anchors import FOLLOWED
 
 
-def unused_cells(cells: Mapping[str, str], columns: Collection[str]) -> tuple[str, ...]:
+def unused_cells(
+    cells: Mapping[str, str], columns: Collection[str]
+) -> tuple[str, ...]:
     """Return a note on the cells of columns that have no effect; `columns` are the other columns."""
-    names = [name[:40] for name, text in cells.items() if text and name not in columns]
+    names = [
+        name[:40] for name, text in cells.items() if text and name not in columns
+    ]
     return (f"columns without effect: {', '.join(names)}",) if names else ()
 
 
@@ -104,9 +108,13 @@ def errors(points: Sequence[Prediction]) -> dict[str, Any]:
     }
 
 
-def by(points: Iterable[Predicted], key: Callable[[Predicted], str]) -> dict[str, list[Predicted]]:
+def by(
+    points: Iterable[Predicted], key: Callable[[Predicted], str]
+) -> dict[str, list[Predicted]]:
     """Return the points by key, sorted by its value."""
-    return dict(sorted(group_values((key(point), point) for point in points).items()))
+    return dict(
+        sorted(group_values((key(point), point) for point in points).items())
+    )
 
 
 @dataclass(frozen=True)
@@ -133,7 +141,11 @@ class Report(ABC, Generic[Predicted]):
     def of(cls, predictions: Sequence[Predicted | Unpredicted], *more: Any) -> Self:
         """Return a report of rows with and without a prediction; `more` are further fields."""
         points = [item for item in predictions if not isinstance(item, Unpredicted)]
-        return cls(points, [item for item in predictions if isinstance(item, Unpredicted)], *more)
+        return cls(
+            points,
+            [item for item in predictions if isinstance(item, Unpredicted)],
+            *more,
+        )
 
     @property
     @abstractmethod
@@ -157,10 +169,15 @@ class Report(ABC, Generic[Predicted]):
         paths : bool
             Name files with their directories.
         """
-        lines = [f"simulated with --granularity {self.granularity}", *self.further_lines()]
+        lines = [
+            f"simulated with --granularity {self.granularity}",
+            *self.further_lines(),
+        ]
         if self.skipped:
             lines.append(f"{self.skipped} further rows were not predicted")
-        notes = Counter(_alike(note) for point in self.points for note in point.notes)
+        notes = Counter(
+            _alike(note) for point in self.points for note in point.notes
+        )
         lines += [f"{count} rows: {note}" for note, count in sorted(notes.items())]
         return lines + self.left_out_lines(paths=paths)
 
@@ -173,7 +190,9 @@ class Report(ABC, Generic[Predicted]):
         lines = []
         for why in (UNKNOWN, UNUSABLE, FAILED):
             reasons = group_values(
-                (item.reason, item.row) for item in self.unpredicted if item.why == why
+                (item.reason, item.row)
+                for item in self.unpredicted
+                if item.why == why
             )
             lines += [
                 f"{len(rows)} rows {why}: {reason} ({name_row(rows[0], paths)})"
@@ -197,10 +216,15 @@ class Report(ABC, Generic[Predicted]):
         """Return the errors of every campaign with at least `CAMPAIGN_ROWS`, as fields of `class_form`."""
         names = [item.name for item in fields(self.class_form)]
         rows = group_values(
-            (key, point) for point in self.independent for key in self.classes_of(point)
+            (key, point)
+            for point in self.independent
+            for key in self.classes_of(point)
         )
         return [
-            [*key, *(figure for name, figure in errors(some).items() if name in names)]
+            [
+                *key,
+                *(figure for name, figure in errors(some).items() if name in names),
+            ]
             for key, some in sorted(rows.items())
             if len(some) >= CAMPAIGN_ROWS
         ]
@@ -220,7 +244,8 @@ class Report(ABC, Generic[Predicted]):
             **made_at(),
             "granularity": self.granularity,
             "measurements": {
-                path.name: sha256(path.read_bytes()).hexdigest() for path in measurements
+                path.name: sha256(path.read_bytes()).hexdigest()
+                for path in measurements
             },
             "rows": len(self.points),
             "independent": len(self.independent),
@@ -251,4 +276,6 @@ def name_row(row: Any, paths: bool) -> str:
 
 def plain(text: str) -> str:
     """Return text escaped for Markdown: names in external tables may contain markup."""
-    return re.sub(r"([\\`\[\]|])", r"\\\1", escape(" ".join(text.split()), quote=False))
+    return re.sub(
+        r"([\\`\[\]|])", r"\\\1", escape(" ".join(text.split()), quote=False)
+    )

@@ -119,7 +119,9 @@ class DeepEp:
         """Return the destinations of a rank's tokens; `experts` are the total and those per token."""
         return Routed(tokens, hidden, ranks, *experts, self.machines, self.limit)
 
-    def exchange_sizes(self, direction: Way, routed: Routed, element: int) -> Exchanged:
+    def exchange_sizes(
+        self, direction: Way, routed: Routed, element: int
+    ) -> Exchanged:
         """Return the sizes of an exchange, rounded up to equal 16-byte blocks for all ranks."""
         token = routed.hidden * element
         if direction == "dispatch" and self.fp8:
@@ -128,7 +130,9 @@ class DeepEp:
             token += MARK if direction == "dispatch" else 0
             size = _round_up(routed.tokens * routed.top_k * token, routed.ranks)
             # The NIC carries all bytes of a GPU to other nodes, for any of their ranks.
-            return Exchanged(size // routed.machines, size if routed.machines > 1 else 0)
+            return Exchanged(
+                size // routed.machines, size if routed.machines > 1 else 0
+            )
         inside = _round_up(routed.copies * token, routed.ranks)
         if routed.machines == 1:
             return Exchanged(inside)
@@ -153,9 +157,13 @@ class DeepEp:
         remote_bytes = size * (1 - routed.machines / routed.ranks)
         share = DEEPEP[f"{name}_share"].value
         assert isinstance(share, float)
-        moved_ps = remote_bytes / (share * self.inside_Bps) * 1e12 if remote_bytes else 0.0
+        moved_ps = (
+            remote_bytes / (share * self.inside_Bps) * 1e12 if remote_bytes else 0.0
+        )
         fixed_ps = _time(f"{name}_fixed") + routed.experts * _time(f"{name}_expert")
-        return fixed_ps + round(max(moved_ps, routed.tokens * _time(f"{name}_token") / blocks))
+        return fixed_ps + round(
+            max(moved_ps, routed.tokens * _time(f"{name}_token") / blocks)
+        )
 
 
 def _time(name: str) -> int:

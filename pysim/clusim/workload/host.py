@@ -55,7 +55,9 @@ def peer_rates(fabric: Fabric) -> tuple[float, float]:
         zones = {node.zone for node in ends}
         if first.zone in zones and len(zones) > 1:
             out += rate
-    gpus = sum(node.kind == "gpu" and node.zone == first.zone for node in fabric.nodes)
+    gpus = sum(
+        node.kind == "gpu" and node.zone == first.zone for node in fabric.nodes
+    )
     inside = rates.get(True) or rates.get(False) or out / gpus
     return inside, out / gpus or inside
 
@@ -98,14 +100,18 @@ def host_way(fabric: Fabric) -> HostWay:
         if node.kind != "gpu" or node.zone != first.zone:
             continue
         memory, links = _to_memory(
-            node.name, neighbours, {n for n in neighbours if by_name[n].kind == "memory"}
+            node.name,
+            neighbours,
+            {n for n in neighbours if by_name[n].kind == "memory"},
         )
         paths[node.name] = memory, links
         used.update(id(link) for link in links)
         shared[memory] += 1
     memory, links = paths.get(first.name, ("", []))
     if not links:
-        raise InputError(f"{fabric.name}: {first.name} is not connected to host memory")
+        raise InputError(
+            f"{fabric.name}: {first.name} is not connected to host memory"
+        )
     rate = min(link.rate.bytes_per_s * link.count / used[id(link)] for link in links)
     end = by_name[memory].endpoint
     assert end is not None, "memories are endpoints"
@@ -189,7 +195,9 @@ class HostTimes:
         ordered = list(_flatten_steps(steps))
         work = self.kernels(step for step in ordered if isinstance(step, Kernel))
         calls = sum(isinstance(step, Comm) for step in ordered)
-        return Issue(work.time_ps + calls * self.collective_ps, work.launches + calls)
+        return Issue(
+            work.time_ps + calls * self.collective_ps, work.launches + calls
+        )
 
     def _operators(self, kernel: Kernel) -> int:
         if kernel.name.startswith((SUMMED, JOINED)):
@@ -215,7 +223,9 @@ def _flatten_steps(steps: Iterable[Step]) -> Iterator[Step]:
             yield step
 
 
-def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTimes | None:
+def host_of(
+    spec: HostSpec, fabric: Fabric, shard: Shard, heads: int
+) -> HostTimes | None:
     """Return the host of a workload's ranks, or None if issuing costs no time.
 
     Parameters
@@ -243,7 +253,9 @@ def host_of(spec: HostSpec, fabric: Fabric, shard: Shard, heads: int) -> HostTim
     queue = LAUNCH_QUEUE.value
     assert isinstance(queue, int)
     softmax = _softmax(framework, shard, heads)
-    return HostTimes(framework=framework, **times, queue=spec.queue or queue, softmax=softmax)
+    return HostTimes(
+        framework=framework, **times, queue=spec.queue or queue, softmax=softmax
+    )
 
 
 def kernels_by(spec: HostSpec) -> tuple[bool, bool]:
@@ -281,7 +293,10 @@ class HostThreads:
 
     def issue(self, rank: int, work: Issue, name: str) -> int:
         """Add the host time for issuing work, after a wait for queue slots; return the task."""
-        queue, ahead = self._queues.setdefault(rank, deque()), self._ahead.get(rank, 0)
+        queue, ahead = (
+            self._queues.setdefault(rank, deque()),
+            self._ahead.get(rank, 0),
+        )
         after: tuple[int, ...] = ()
         while queue and ahead + work.launches > self.host.queue:
             task, launches = queue.popleft()

@@ -17,7 +17,13 @@ from clusim.base.terms.dtypes import DTYPES
 from clusim.base.units import parse_size, parse_time
 from clusim.hardware import FAMILIES, GPUS, Architecture, Gpu
 from clusim.hardware.figures import value_of
-from clusim.hardware.kernels.fused import Fused, Power, kept_clock, moved_s, vector_clock_Hz
+from clusim.hardware.kernels.fused import (
+    Fused,
+    Power,
+    kept_clock,
+    moved_s,
+    vector_clock_Hz,
+)
 from clusim.hardware.kernels.measured_tables import (
     AttentionTable,
     ProductTable,
@@ -78,7 +84,9 @@ def _precision(name: str, stored: str, multiplied: str = "") -> Precision:
     """Return the formats of a run by element type held and multiplied (by default the same)."""
     dtype, factor = DTYPES[stored], DTYPES[multiplied or stored]
     products = {"float8e4m3": "fp8", "float32": "f32"}.get(factor.name, "bf16")
-    return Precision(name, factor.peak, dtype.size_bytes, factor.size_bytes, dtype.name, products)
+    return Precision(
+        name, factor.peak, dtype.size_bytes, factor.size_bytes, dtype.name, products
+    )
 
 
 def _fp8(name: str, recipe: str, products: str = "fp8") -> Precision:
@@ -254,7 +262,9 @@ class Chip:
         rate = peak_flops * self.gemm_fraction * self.sustained
         return Silicon(self.sms, rate, self.memory_Bps)
 
-    def product_s(self, gemm: Gemm, moved_bytes: int = 0, *, adds: bool = False) -> float:
+    def product_s(
+        self, gemm: Gemm, moved_bytes: int = 0, *, adds: bool = False
+    ) -> float:
         """Return the time of a matrix product [s]: no longer than the time of wider products.
 
         Parameters
@@ -277,7 +287,9 @@ class Chip:
         times = [self.products.time_s(self.silicon, product, sizes)]
         for wider in self.wider:
             silicon = self._silicon(wider.peak_flops)
-            times.append(wider.table.time_s(silicon, product, (wider.operand_bytes, sizes[1])))
+            times.append(
+                wider.table.time_s(silicon, product, (wider.operand_bytes, sizes[1]))
+            )
         return min(times)
 
     def _products_s(self, kernel: Kernel) -> float:
@@ -288,7 +300,9 @@ class Chip:
         if not kernel.expert or gemm.batch == 1:
             return self.product_s(gemm, kernel.bytes, adds=adds)
         one = replace(gemm, batch=1)
-        return gemm.batch * self.product_s(one, kernel.bytes // gemm.batch, adds=adds)
+        return gemm.batch * self.product_s(
+            one, kernel.bytes // gemm.batch, adds=adds
+        )
 
     @cached_property
     def _attending(self) -> Silicon:
@@ -305,7 +319,9 @@ class Chip:
     def _measured_fraction(self) -> float:
         long = Fused(1, 32, 32, 16384, 16384, 128, 128, causal=True)
         flops = 2 * long.heads * long.rows * long.columns * 2 * 128 / 2
-        return flops / (self.attention.time_s(self._attending, long) * self.peak_flops)
+        return flops / (
+            self.attention.time_s(self._attending, long) * self.peak_flops
+        )
 
     def fused_s(self, fused: Fused) -> float:
         """Return the time of fused attention [s]."""
@@ -328,7 +344,9 @@ class Chip:
         elif kernel.fused is not None:
             seconds = self.fused_s(kernel.fused)
         else:
-            moved = moved_s(kernel.name, kernel.bytes, self.memory_Bps, eager=self.eager)
+            moved = moved_s(
+                kernel.name, kernel.bytes, self.memory_Bps, eager=self.eager
+            )
             seconds = max(moved, self.arithmetic_s(kernel))
         return round(max(self.floor_ps, round(seconds * 1e12)) / self.speed)
 
@@ -337,7 +355,9 @@ class Chip:
         return round(kernel.bytes / self.speed)
 
 
-def chip_of(fabric: Fabric, precision: Precision, hardware: HardwareSpec | None = None) -> Chip:
+def chip_of(
+    fabric: Fabric, precision: Precision, hardware: HardwareSpec | None = None
+) -> Chip:
     """Return the chip of a topology's first GPU; `hardware` replaces preset parameters."""
     node = fabric.nodes[arrays_of(fabric).node_of(0)]
     assert node.endpoint is not None, "ranks are endpoints"
@@ -364,7 +384,11 @@ def chip_at(
     spec, where = hardware or HardwareSpec(), where or endpoint.chip
     peak = _peak(endpoint, precision)
     if peak is None:
-        names = [name for name, item in PRECISIONS.items() if _peak(endpoint, item) is not None]
+        names = [
+            name
+            for name, item in PRECISIONS.items()
+            if _peak(endpoint, item) is not None
+        ]
         raise InputError(
             f"precision {precision.name}: unsupported by {endpoint.chip or where}; use"
             f" {' or '.join(names) or 'another chip'}"
@@ -374,7 +398,10 @@ def chip_at(
     family = FAMILIES[endpoint.architecture]
     measured = find_figures(endpoint.kernels) if endpoint.kernels else {}
     result = spec.gemm_fraction or endpoint.gemm_fraction
-    stated, clock = spec.sustained or measured.get("sustained"), _clock(endpoint, family)
+    stated, clock = (
+        spec.sustained or measured.get("sustained"),
+        _clock(endpoint, family),
+    )
     is_short = single and family.steady.mark == "assumed"
     steady = 1.0 if is_short else float(str(family.steady.value))
     if not result:
@@ -387,7 +414,8 @@ def chip_at(
         sms=endpoint.sms,
         peak_flops=float(peak),
         gemm_fraction=result,
-        memory_Bps=endpoint.mem_Bps * measured.get("memory_efficiency", endpoint.mem_efficiency),
+        memory_Bps=endpoint.mem_Bps
+        * measured.get("memory_efficiency", endpoint.mem_efficiency),
         memory_bytes=endpoint.mem_bytes if spec.memory is None else spec.memory,
         workspace_bytes=workspace_bytes(endpoint),
         floor_ps=round(measured["kernel_floor_us"] * 1e6)
@@ -400,7 +428,9 @@ def chip_at(
         given_fraction=spec.attention_fraction or 0.0,
         sustained=stated or steady * clock,
         attention_sustained=stated or clock,
-        precision=replace(precision, transposes=not 100 <= endpoint.compute_capability < 120),
+        precision=replace(
+            precision, transposes=not 100 <= endpoint.compute_capability < 120
+        ),
         speed=spec.speed,
     )
 
@@ -410,7 +440,10 @@ def _peak(endpoint: Endpoint, precision: Precision) -> float | None:
 
     The peak of TF32 is half of bf16's in all of NVIDIA's data sheets from the A100 on.
     """
-    tensor = endpoint.compute_capability >= 80 and FAMILIES[endpoint.architecture].vendor != "amd"
+    tensor = (
+        endpoint.compute_capability >= 80
+        and FAMILIES[endpoint.architecture].vendor != "amd"
+    )
     if precision.peak == "tf32" and tensor and "bf16" in endpoint.peak_flops:
         return endpoint.peak_flops["bf16"] / 2
     return endpoint.peak_flops.get(precision.peak)
@@ -418,8 +451,13 @@ def _peak(endpoint: Endpoint, precision: Precision) -> float | None:
 
 def _clock(endpoint: Endpoint, family: Architecture) -> float:
     """Return the clock of dense arithmetic under the power cap, relative to that of the peak rate."""
-    idle, energy = (float(str(figure.value)) for figure in (family.idle_power, family.flop_energy))
-    return kept_clock(Power(endpoint.power_W, idle, energy, endpoint.peak_flops.get("f16", 0.0)))
+    idle, energy = (
+        float(str(figure.value))
+        for figure in (family.idle_power, family.flop_energy)
+    )
+    return kept_clock(
+        Power(endpoint.power_W, idle, energy, endpoint.peak_flops.get("f16", 0.0))
+    )
 
 
 WARP_LEVEL = "a100-sxm4-80gb"
@@ -446,8 +484,12 @@ def _faster(endpoint: Endpoint, gpu: Gpu | None) -> float:
         return 1.0
     peaks = gpu.figures["peak_flops"].value
     assert isinstance(peaks, Mapping)
-    clock_Hz = vector_clock_Hz(float(rate), endpoint.sms, endpoint.compute_capability)
-    return clock_Hz / vector_clock_Hz(float(peaks["f32"]), gpu.sms, gpu.compute_capability)
+    clock_Hz = vector_clock_Hz(
+        float(rate), endpoint.sms, endpoint.compute_capability
+    )
+    return clock_Hz / vector_clock_Hz(
+        float(peaks["f32"]), gpu.sms, gpu.compute_capability
+    )
 
 
 def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
@@ -461,13 +503,20 @@ def products_of(endpoint: Endpoint, precision: Precision) -> ProductTable:
     if plain is None:
         raise InputError(f"kernels {name!r}: no products of bf16 were measured")
     gpu = GPUS.get(plain.chip)
-    alike = gpu is None or gpu.compute_capability // 10 == endpoint.compute_capability // 10
+    alike = (
+        gpu is None
+        or gpu.compute_capability // 10 == endpoint.compute_capability // 10
+    )
     if endpoint.architecture != plain.architecture or not alike:
-        return replace(plain, ratios=None, form=plain.form.at_clock(_faster(endpoint, gpu)))
+        return replace(
+            plain, ratios=None, form=plain.form.at_clock(_faster(endpoint, gpu))
+        )
     return find_table(name, precision.products) or replace(plain, ratios=None)
 
 
-def wider_products(endpoint: Endpoint, precision: Precision) -> tuple[WiderProducts, ...]:
+def wider_products(
+    endpoint: Endpoint, precision: Precision
+) -> tuple[WiderProducts, ...]:
     """Return the measured products that are at least as slow as 8-bit products of a precision.
 
     Tables of 8-bit products that were measured in a serving engine include its quantisation, which frameworks
@@ -477,10 +526,17 @@ def wider_products(endpoint: Endpoint, precision: Precision) -> tuple[WiderProdu
     name, table = measured_on(endpoint), products_of(endpoint, precision)
     if precision.gemm_bytes > 1 or table.kind not in ("fp8", "fp8-block"):
         return ()
-    peak, wide_peak = endpoint.peak_flops[precision.peak], endpoint.peak_flops["bf16"]
+    peak, wide_peak = (
+        endpoint.peak_flops[precision.peak],
+        endpoint.peak_flops["bf16"],
+    )
     figures = {"fp8-block": (float(peak), 1.0), "bf16": (float(wide_peak), 2.0)}
     figures.pop(table.kind, None)
-    tables = {kind: wider for kind in figures if (wider := find_table(name, kind)) is not None}
+    tables = {
+        kind: wider
+        for kind in figures
+        if (wider := find_table(name, kind)) is not None
+    }
     return tuple(WiderProducts(tables[kind], *figures[kind]) for kind in tables)
 
 
@@ -491,10 +547,20 @@ def attention_of(endpoint: Endpoint, library: str = "") -> AttentionTable:
     """
     measured = measured_on(endpoint)
     places = [measured, *(name for name in shipped_files() if name != measured)]
-    result = (table for name in places if (table := find_attention(name, library)) is not None)
+    result = (
+        table
+        for name in places
+        if (table := find_attention(name, library)) is not None
+    )
     table = next(result, None)
     if table is None:
-        names = {name for place in shipped_files().values() for name in load_file(place).attention}
+        names = {
+            name
+            for place in shipped_files().values()
+            for name in load_file(place).attention
+        }
         words = " or ".join(sorted(names))
-        raise InputError(f"attention_library {library!r} was not measured; use {words}")
+        raise InputError(
+            f"attention_library {library!r} was not measured; use {words}"
+        )
     return table

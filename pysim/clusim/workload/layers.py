@@ -99,7 +99,9 @@ class Tensor:
     @property
     def optimizer_elements(self) -> int:
         """Elements that a step of the optimiser touches."""
-        return self.elements if self.touched < 0 else min(self.touched, self.elements)
+        return (
+            self.elements if self.touched < 0 else min(self.touched, self.elements)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,9 @@ class Layer:
     def kernels(self, part: Part) -> list[Kernel]:
         """Return the kernels of a part."""
         steps = self.forward if part == "forward" else self.backward
-        return [step for step in steps if isinstance(step, Kernel) and step.part == part]
+        return [
+            step for step in steps if isinstance(step, Kernel) and step.part == part
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +291,9 @@ class Shard:
     def cut(self, amount: int, parts: int, subject: str) -> int:
         """Return `amount` / `parts`; raise `InputError` if it is not an integer."""
         if amount % parts:
-            raise InputError(f"{subject} {amount}: cannot be cut into {parts} equal parts")
+            raise InputError(
+                f"{subject} {amount}: cannot be cut into {parts} equal parts"
+            )
         return amount // parts
 
 
@@ -296,7 +302,12 @@ Inside = Literal["", "core", "expert"]
 
 
 def memory_kernel(
-    name: str, read: float, written_bytes: float, element_bytes: int, *, inside: Inside = ""
+    name: str,
+    read: float,
+    written_bytes: float,
+    element_bytes: int,
+    *,
+    inside: Inside = "",
 ) -> Kernel:
     """Return a kernel that only moves elements."""
     size = round((read + written_bytes) * element_bytes)
@@ -317,7 +328,15 @@ def linear(
 
     def kernel(part: Part, gemm: Gemm) -> Kernel:
         size = (elements or gemm.elements) * shard.precision.gemm_bytes
-        return Kernel(f"{name} {part}", gemm.flops, size, gemm, part=part, core=core, expert=expert)
+        return Kernel(
+            f"{name} {part}",
+            gemm.flops,
+            size,
+            gemm,
+            part=part,
+            core=core,
+            expert=expert,
+        )
 
     return (
         kernel("forward", product),
@@ -359,7 +378,9 @@ def _repeat(step: Step) -> Step:
     if isinstance(step, Wait):
         return replace(step, key=f"{step.key}/again", part="input")
     if isinstance(step, Comm):
-        return replace(step, key=f"{step.key}/again" if step.key else "", part="input")
+        return replace(
+            step, key=f"{step.key}/again" if step.key else "", part="input"
+        )
     if isinstance(step, Beside):
         return Beside(tuple(map(_repeat, step.one)), tuple(map(_repeat, step.two)))
     return replace(step, part="input", useful=0)

@@ -89,14 +89,20 @@ class Optimizer:
 
 
 def find_optimizer(
-    name: str, precision: Precision, gradient_bits: int = 16, *, copied_by_step: bool = False
+    name: str,
+    precision: Precision,
+    gradient_bits: int = 16,
+    *,
+    copied_by_step: bool = False,
 ) -> Optimizer:
     """Return the optimiser called `name` for a run in `precision`.
 
     With `copied_by_step` the 32-bit copy of the gradients is one of its states.
     """
     if name not in _MOMENTS:
-        raise InputError(f"optimizer {name!r}: unknown; use one of {', '.join(OPTIMIZERS)}")
+        raise InputError(
+            f"optimizer {name!r}: unknown; use one of {', '.join(OPTIMIZERS)}"
+        )
     if gradient_bits not in (16, 32):
         raise InputError(f"gradient_bits {gradient_bits}: must be 16 or 32")
     mixed = precision.bytes < 4
@@ -154,7 +160,13 @@ class Memory(JsonObject):
 
     KEYS = (
         *MEMORY_PARTS,
-        *("total", "capacity", "missing", "microbatches_in_flight=in_flight", "fits"),
+        *(
+            "total",
+            "capacity",
+            "missing",
+            "microbatches_in_flight=in_flight",
+            "fits",
+        ),
     )
 
     weights: GiB
@@ -186,7 +198,9 @@ class Memory(JsonObject):
         return not self.missing
 
 
-def in_flight(schedule: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> int:
+def in_flight(
+    schedule: str, stage: int, stages: int, microbatches: int, chunks: int = 1
+) -> int:
     """Return the most (microbatch, chunk) pairs whose activations a stage holds at a time.
 
     A schedule that splits the backward pass needs them until the weight gradient.
@@ -318,7 +332,10 @@ _USUAL = Keeping()
 def _workspace_bytes(layer: Layer) -> int:
     """Return the workspace of a layer's largest convolution: its matrices in another layout [bytes]."""
     kernels = layer.kernels("forward")
-    return max((k.bytes for k in kernels if k.gemm and k.name.startswith(CONVOLUTIONS)), default=0)
+    return max(
+        (k.bytes for k in kernels if k.gemm and k.name.startswith(CONVOLUTIONS)),
+        default=0,
+    )
 
 
 def _excess(
@@ -336,24 +353,36 @@ def _excess(
 
 
 def _transient_bytes(
-    chunks: Sequence[Sequence[Layer]], optimizer: Optimizer, keeping: Keeping, gradients: int
+    chunks: Sequence[Sequence[Layer]],
+    optimizer: Optimizer,
+    keeping: Keeping,
+    gradients: int,
 ) -> int:
     """Return activations in transfer, gathered weights, and `gradients` or restored activations [bytes]."""
     layers = [layer for chunk in chunks for layer in chunk]
     transient = max(gradients, *(layer.transient_bytes for layer in layers))
     if keeping.activations_on_host:
-        transient += 2 * max((layer.kept_bytes for c in chunks for layer in c[:-1]), default=0)
+        transient += 2 * max(
+            (layer.kept_bytes for c in chunks for layer in c[:-1]), default=0
+        )
     if keeping.zero == 3:
         sizes = sorted(
             (
-                sum(t.elements * keeping.weight_bytes(t, optimizer) for t in layer.tensors)
+                sum(
+                    t.elements * keeping.weight_bytes(t, optimizer)
+                    for t in layer.tensors
+                )
                 for layer in layers
             ),
             reverse=True,
         )
         numbers = sorted((layer.parameters for layer in layers), reverse=True)
-        gathered_sizes = sizes if keeping.gathered is None else sizes[: keeping.gathered + 1]
-        transient += round(sum(gathered_sizes)) + sum(numbers[:2]) * optimizer.gradient
+        gathered_sizes = (
+            sizes if keeping.gathered is None else sizes[: keeping.gathered + 1]
+        )
+        transient += (
+            round(sum(gathered_sizes)) + sum(numbers[:2]) * optimizer.gradient
+        )
     return transient
 
 
@@ -375,7 +404,9 @@ def stage_memory(
         Memory of the chip [bytes]; 0 is unknown.
     """
     zero, data, expert_data = keeping.zero, keeping.data, keeping.expert_data
-    tensors = [tensor for chunk in chunks for layer in chunk for tensor in layer.tensors]
+    tensors = [
+        tensor for chunk in chunks for layer in chunk for tensor in layer.tensors
+    ]
 
     def spread(cut: bool, size: Callable[[Tensor], float]) -> float:
         """Return the sum of a size over all tensors; with `cut` a rank has a part of each."""
@@ -383,25 +414,35 @@ def stage_memory(
         experts = sum(size(t) for t in tensors if t.expert)
         return common / data + experts / expert_data if cut else common + experts
 
-    resident = [chunk[-1:] if keeping.activations_on_host else chunk for chunk in chunks]
+    resident = [
+        chunk[-1:] if keeping.activations_on_host else chunk for chunk in chunks
+    ]
     per_chunk = [sum(layer.kept_bytes for layer in chunk) for chunk in resident]
     gradients = _excess(chunks, keeping, lambda layer: layer.gradient_bytes)
     transient = _transient_bytes(chunks, optimizer, keeping, gradients)
-    gradient = optimizer.main_gradient + (0 if keeping.summed else optimizer.gradient)
+    gradient = optimizer.main_gradient + (
+        0 if keeping.summed else optimizer.gradient
+    )
     if zero >= 3:
         weights = spread(True, lambda t: t.elements) * optimizer.weight
     else:
-        weights = spread(False, lambda t: t.elements * keeping.weight_bytes(t, optimizer))
+        weights = spread(
+            False, lambda t: t.elements * keeping.weight_bytes(t, optimizer)
+        )
     activations = round(sum(per_chunk) / max(1, len(per_chunk)) * keeping.held)
     process, convolutions = keeping.process, keeping.process.convolution_bytes
     if convolutions is None:
         both = _excess(
-            chunks, keeping, lambda layer: layer.gradient_bytes + _workspace_bytes(layer)
+            chunks,
+            keeping,
+            lambda layer: layer.gradient_bytes + _workspace_bytes(layer),
         )
         convolutions = both - gradients
     return Memory(
         weights=round(weights * keeping.weight_versions),
-        gradients=round(spread(zero >= 2, lambda t: t.optimizer_elements) * gradient),
+        gradients=round(
+            spread(zero >= 2, lambda t: t.optimizer_elements) * gradient
+        ),
         optimizer=0
         if keeping.states_on_host
         else round(spread(zero >= 1, lambda t: t.elements) * optimizer.state),

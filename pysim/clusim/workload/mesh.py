@@ -48,7 +48,9 @@ class Mesh(JsonObject):
     def __post_init__(self) -> None:
         """Check that dimensions and ranks agree."""
         if sorted(self.order) != sorted(DIMS):
-            raise InputError(f"order {list(self.order)}: must name each of {', '.join(DIMS)} once")
+            raise InputError(
+                f"order {list(self.order)}: must name each of {', '.join(DIMS)} once"
+            )
         for name in (*DIMS, "expert"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)}: must be at least 1")
@@ -110,9 +112,14 @@ class Mesh(JsonObject):
 
     @cached_property
     def _stages(self) -> list[tuple[int, ...]]:
-        inside = list(product(range(self.data), range(self.context), range(self.tensor)))
+        inside = list(
+            product(range(self.data), range(self.context), range(self.tensor))
+        )
         return [
-            tuple(self.at(tensor=t, context=c, data=d, pipeline=stage) for d, c, t in inside)
+            tuple(
+                self.at(tensor=t, context=c, data=d, pipeline=stage)
+                for d, c, t in inside
+            )
             for stage in range(self.pipeline)
         ]
 
@@ -123,7 +130,12 @@ class Mesh(JsonObject):
         ``shard`` and ``expert_shard`` are the parts of these that divide states, ``copy`` and ``expert_copy``
         the ranks that hold the same part.
         """
-        t, c, d, e = range(self.tensor), range(self.context), range(self.data), self.expert
+        t, c, d, e = (
+            range(self.tensor),
+            range(self.context),
+            range(self.data),
+            self.expert,
+        )
         at = self.at
         if dim == "tensor":
             return [
@@ -138,32 +150,45 @@ class Mesh(JsonObject):
                 for i in t
             ]
         replicas = [
-            [at(tensor=i, context=j, data=k, pipeline=pipeline) for k in d for j in c] for i in t
+            [
+                at(tensor=i, context=j, data=k, pipeline=pipeline)
+                for k in d
+                for j in c
+            ]
+            for i in t
         ]
         if dim == "replica":
             return [tuple(group) for group in replicas]
         if dim == "norm":
             size = self.norm
             return [
-                tuple(group[i : i + size]) for group in replicas for i in range(0, len(group), size)
+                tuple(group[i : i + size])
+                for group in replicas
+                for i in range(0, len(group), size)
             ]
         if dim == "expert":
             return [
-                tuple(group[low : low + e]) for group in replicas for low in range(0, len(group), e)
+                tuple(group[low : low + e])
+                for group in replicas
+                for low in range(0, len(group), e)
             ]
         if dim == "expert_replica":
             return [tuple(group[low::e]) for group in replicas for low in range(e)]
         if dim in ("shard", "expert_shard", "copy", "expert_copy"):
             expert = dim.startswith("expert")
             size = self.expert_shards if expert else self.shards
-            replica_groups = self.groups("expert_replica" if expert else "replica", pipeline)
+            replica_groups = self.groups(
+                "expert_replica" if expert else "replica", pipeline
+            )
             if dim.endswith("shard"):
                 return [
                     group[low : low + size]
                     for group in replica_groups
                     for low in range(0, len(group), size)
                 ]
-            return [group[low::size] for group in replica_groups for low in range(size)]
+            return [
+                group[low::size] for group in replica_groups for low in range(size)
+            ]
         raise InputError(f"dimension {dim!r}: unknown")
 
     def coupled_ranks(self, pipeline: int) -> list[tuple[int, ...]]:
@@ -208,10 +233,18 @@ def placement(mesh: Mesh, fabric: Fabric) -> dict[str, str]:
     zone = zones_of(fabric)
     result = {}
     for dim in ("tensor", "context", "expert", "replica"):
-        groups = [group for stage in range(mesh.pipeline) for group in mesh.groups(dim, stage)]
+        groups = [
+            group
+            for stage in range(mesh.pipeline)
+            for group in mesh.groups(dim, stage)
+        ]
         result["data" if dim == "replica" else dim] = _where(groups, zone)
     if mesh.shard:
-        groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("shard", stage)]
+        groups = [
+            group
+            for stage in range(mesh.pipeline)
+            for group in mesh.groups("shard", stage)
+        ]
         result["shard"] = _where(groups, zone)
     columns = [mesh.stage(stage) for stage in range(mesh.pipeline)]
     result["pipeline"] = _where([*zip(*columns, strict=True)], zone)

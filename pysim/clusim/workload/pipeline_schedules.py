@@ -64,7 +64,9 @@ def zero_bubble_v(stage: int, stages: int, microbatches: int) -> list[Pass]:
         add("B", 0)
         add("W", 0)
     for part in (1, 0):
-        for _ in range(filled - sum(1 for item in result if item[0] == "W" and item[2] == part)):
+        for _ in range(
+            filled - sum(1 for item in result if item[0] == "W" and item[2] == part)
+        ):
             add("W", part)
     return [item for item in result if item[1] < microbatches]
 
@@ -126,7 +128,9 @@ class TwoWays:
         """Add a pass; in the second half of the stages, input from the near end travels up."""
         turned = self.half and 2 * self.stage >= self.stages
         part = 1 - phase if turned else phase
-        self.passes.append((kind, number + self._each * (part if self.half else 0), part))
+        self.passes.append(
+            (kind, number + self._each * (part if self.half else 0), part)
+        )
 
     def _f(self, phase: int) -> None:
         self._add("F", self._forward[phase], phase)
@@ -158,7 +162,11 @@ SCHEDULES = (
 CUT = ("zero-bubble", "zb-v", "dualpipe", "dualpipe-v")
 """Schedules with separate passes for weight gradients."""
 
-SHAPES: dict[str, Literal["v", "both"]] = {"zb-v": "v", "dualpipe-v": "v", "dualpipe": "both"}
+SHAPES: dict[str, Literal["v", "both"]] = {
+    "zb-v": "v",
+    "dualpipe-v": "v",
+    "dualpipe": "both",
+}
 """Order of the two parts of a stage, by schedule."""
 
 
@@ -171,7 +179,9 @@ class Action(NamedTuple):
 
     def __str__(self) -> str:
         """Return the notation of diagrams: ``F3``, ``B0.1``."""
-        return f"{self.kind}{self.microbatch}" + (f".{self.chunk}" if self.chunk else "")
+        return f"{self.kind}{self.microbatch}" + (
+            f".{self.chunk}" if self.chunk else ""
+        )
 
     @property
     def gives(self) -> Action:
@@ -249,7 +259,9 @@ def round_robin(crew: Crew, worker: int, microbatches: int) -> list[Action]:
         [Action("F", i) for i in microbatch_ids],
         [Action("B", i) for i in microbatch_ids],
     )
-    return _alternate(forward, backward, min(crew.ahead(worker), len(microbatch_ids)))
+    return _alternate(
+        forward, backward, min(crew.ahead(worker), len(microbatch_ids))
+    )
 
 
 def layout_of(schedule: str, stages: int, chunks: int = 1) -> StageLayout:
@@ -276,7 +288,9 @@ def order(
     forward = [Action("F", i) for i in range(m)]
     backward = [Action("B", i) for i in range(m)]
     if schedule == "naive":
-        return [action for pair in zip(forward, backward, strict=True) for action in pair]
+        return [
+            action for pair in zip(forward, backward, strict=True) for action in pair
+        ]
     if schedule == "gpipe":
         return forward + backward[::-1]
     if schedule == "pipedream":
@@ -290,7 +304,9 @@ def order(
             return order("1f1b", stage, stages, m)
         if schedule == "zb-v":
             return [Action(*item) for item in zero_bubble_v(stage, stages, m)]
-        return [Action(*item) for item in _two_ways(schedule, stage, stages, m).passes]
+        return [
+            Action(*item) for item in _two_ways(schedule, stage, stages, m).passes
+        ]
     return _interleaved_schedule(stage, stages, m, chunks)
 
 
@@ -307,7 +323,9 @@ def waves(stage: int, stages: int, microbatches: int, pieces: int) -> list[Actio
     ]
 
 
-def parallel_places(schedule: str, stage: int, stages: int, microbatches: int) -> set[int]:
+def parallel_places(
+    schedule: str, stage: int, stages: int, microbatches: int
+) -> set[int]:
     """Return the places where a forward pass runs in parallel to the backward pass after it."""
     if SHAPES.get(schedule) is None or schedule == "zb-v" or stages == 1:
         return set()
@@ -327,7 +345,9 @@ def _two_ways(schedule: str, stage: int, stages: int, m: int) -> TwoWays:
     return TwoWays(stage, stages, m, half)
 
 
-def _alternate(forward: list[Action], backward: list[Action], warm_up: int) -> list[Action]:
+def _alternate(
+    forward: list[Action], backward: list[Action], warm_up: int
+) -> list[Action]:
     """Return `warm_up` forward passes, then one forward and one backward pass in turn."""
     result = forward[:warm_up]
     for index in range(len(forward) - warm_up):
@@ -335,7 +355,9 @@ def _alternate(forward: list[Action], backward: list[Action], warm_up: int) -> l
     return result + backward[len(forward) - warm_up :]
 
 
-def _interleaved_schedule(stage: int, stages: int, m: int, chunks: int) -> list[Action]:
+def _interleaved_schedule(
+    stage: int, stages: int, m: int, chunks: int
+) -> list[Action]:
     if chunks == 1:
         return order("1f1b", stage, stages, m)
     total = m * chunks
@@ -348,14 +370,20 @@ def _interleaved_schedule(stage: int, stages: int, m: int, chunks: int) -> list[
 
 
 @lru_cache(maxsize=8)
-def _in_groups(stages: int, m: int, chunks: int) -> tuple[list[Action], list[Action]]:
+def _in_groups(
+    stages: int, m: int, chunks: int
+) -> tuple[list[Action], list[Action]]:
     """Return forward and backward passes of every stage, by chunk in groups of one per stage."""
     forward: list[Action] = []
     backward: list[Action] = []
     for group in _groups(stages, m):
-        forward += [Action("F", index, chunk) for chunk in range(chunks) for index in group]
+        forward += [
+            Action("F", index, chunk) for chunk in range(chunks) for index in group
+        ]
         backward += [
-            Action("B", index, chunk) for chunk in reversed(range(chunks)) for index in group
+            Action("B", index, chunk)
+            for chunk in reversed(range(chunks))
+            for index in group
         ]
     return forward, backward
 
@@ -410,7 +438,8 @@ class PassTimes:
     def busy(self, stage: int) -> int:
         """Return the slots in which a stage works."""
         return sum(
-            self.end[stage][action] - self.start[stage][action] for action in self.end[stage]
+            self.end[stage][action] - self.start[stage][action]
+            for action in self.end[stage]
         )
 
     @property
@@ -461,7 +490,9 @@ def timeline(
                 needed = [source for source in sources if source is not None]
                 if any(action not in times[other] for other, action in needed):
                     break
-                clock[stage] = max(clock[stage], *(times[s][a] for s, a in needed), 0)
+                clock[stage] = max(
+                    clock[stage], *(times[s][a] for s, a in needed), 0
+                )
                 for action in actions:
                     start[stage][action.gives] = clock[stage]
                     clock[stage] += length[action.kind]
@@ -481,7 +512,9 @@ def _as_list(action: Action | list[Action]) -> list[Action]:
     return [action] if isinstance(action, Action) else action
 
 
-def before(action: Action, stage: int, layout: StageLayout) -> tuple[int, Action] | None:
+def before(
+    action: Action, stage: int, layout: StageLayout
+) -> tuple[int, Action] | None:
     """Return the stage and action that produce the input of an action, or None.
 
     Weight gradients need B of the same stage.

@@ -26,15 +26,26 @@ from clusim.topology.arrays import arrays_of
 from clusim.topology.catalogue import preset_endpoint
 from clusim.topology.model import Fabric
 from clusim.topology.node import Endpoint
-from clusim.workload.kernels import PRECISIONS, Chip, Gemm, Kernel, chip_at, measured_on
+from clusim.workload.kernels import (
+    PRECISIONS,
+    Chip,
+    Gemm,
+    Kernel,
+    chip_at,
+    measured_on,
+)
 from clusim.workload.traffic import GATHERS, KernelTraffic, moved_bytes, traffic_of
 
 
 def product_precision(dtype: str) -> str:
     """Return the precision of matrix products of an element type of PyTorch; 32 bits for types without products."""
     data_type = find_dtype(dtype)
-    peak = data_type.peak if data_type is not None and data_type.mantissa_bits else ""
-    return next((name for name, item in PRECISIONS.items() if item.peak == peak), "fp32")
+    peak = (
+        data_type.peak if data_type is not None and data_type.mantissa_bits else ""
+    )
+    return next(
+        (name for name, item in PRECISIONS.items() if item.peak == peak), "fp32"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +59,9 @@ class Price:
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_addmm_activation"}
 """Operators of cuBLAS."""
 _CONVOLUTIONS = ("convolution", "cudnn_convolution", "_convolution")
-_ATTENTION = re.compile(r"^_scaled_dot_product_.*attention|^_flash_attention|^_efficient_attention")
+_ATTENTION = re.compile(
+    r"^_scaled_dot_product_.*attention|^_flash_attention|^_efficient_attention"
+)
 _COMPLEX = re.compile(
     r"sort|topk|unique|cumsum|cumprod|histc|bincount|nonzero|scatter|index_put|multinomial"
 )
@@ -62,7 +75,9 @@ class Prices:
         flops = endpoint.peak_flops.get("f32", 0.0)
         capability = endpoint.compute_capability
         # Clocks of all SMs; GPUs without a published rate of 32 bits address elements at any rate.
-        self._lane_Hz = endpoint.sms * vector_clock_Hz(flops, endpoint.sms, capability)
+        self._lane_Hz = endpoint.sms * vector_clock_Hz(
+            flops, endpoint.sms, capability
+        )
         self._chips: dict[str, Chip] = {}
         self._known: dict[OperatorCall, Price] = {}
 
@@ -93,7 +108,9 @@ class Prices:
         dtype = next((s.dtype for s in inputs if len(s.sizes) >= 2), "float32")
         chip = self.chip(dtype, tf32="tf32" in call.flags)
         if call.work:
-            return Price(chip.time_ps(Kernel(name, call.work[0], call.work[1])), True)
+            return Price(
+                chip.time_ps(Kernel(name, call.work[0], call.work[1])), True
+            )
         moved = moved_bytes(call)
         if name in PRODUCTS:
             gemm = _product(inputs)
@@ -109,7 +126,10 @@ class Prices:
         if _ATTENTION.search(name):
             fused = _attention(name, inputs, causal="causal" in call.flags)
             return Price(
-                self._attending(chip, name).time_ps(Kernel(name, 0, moved, fused=fused)), True
+                self._attending(chip, name).time_ps(
+                    Kernel(name, 0, moved, fused=fused)
+                ),
+                True,
             )
         time_ps = self._moved_ps(chip, traffic_of(call))
         return Price(time_ps, not _COMPLEX.search(name))
@@ -165,15 +185,31 @@ def price(
     name = re.split(r"[.:]+", operator.removeprefix("aten").lstrip(".:"))[0]
     data_type = find_dtype(dtype)
     if data_type is None or not name:
-        raise InputError(f"{operator!r} of {dtype!r}: name an operator and an element type")
-    inputs = tuple(TensorShape(tuple(s), data_type.name, data_type.size_bytes) for s in shapes)
+        raise InputError(
+            f"{operator!r} of {dtype!r}: name an operator and an element type"
+        )
+    inputs = tuple(
+        TensorShape(tuple(s), data_type.name, data_type.size_bytes) for s in shapes
+    )
     try:
-        results = [tuple(s) for s in outputs] if outputs is not None else [_result(name, inputs)]
-        output_shapes = tuple(TensorShape(s, data_type.name, data_type.size_bytes) for s in results)
-        prices = Prices(preset_endpoint(chip)) if isinstance(chip, str) else Prices.of(chip)
+        results = (
+            [tuple(s) for s in outputs]
+            if outputs is not None
+            else [_result(name, inputs)]
+        )
+        output_shapes = tuple(
+            TensorShape(s, data_type.name, data_type.size_bytes) for s in results
+        )
+        prices = (
+            Prices(preset_endpoint(chip))
+            if isinstance(chip, str)
+            else Prices.of(chip)
+        )
         return prices.price(OperatorCall(name, inputs, output_shapes))
     except (ValueError, IndexError):
-        raise InputError(f"{operator}: shapes {list(map(list, shapes))} do not fit") from None
+        raise InputError(
+            f"{operator}: shapes {list(map(list, shapes))} do not fit"
+        ) from None
 
 
 def _result(name: str, inputs: Sequence[TensorShape]) -> tuple[int, ...]:
@@ -201,10 +237,14 @@ def _convolution(weight: TensorShape, output: TensorShape) -> Gemm:
     channels, *window = weight.sizes
     places = output.sizes[0] * prod(output.sizes[2:])
     groups = max(1, output.sizes[1] // channels) if output.sizes[1] > channels else 1
-    return Gemm(groups, places, max(1, output.sizes[1] // groups), max(1, prod(window)))
+    return Gemm(
+        groups, places, max(1, output.sizes[1] // groups), max(1, prod(window))
+    )
 
 
 def _attention(name: str, inputs: Sequence[TensorShape], *, causal: bool) -> Fused:
     backward = "backward" in name
     q, k, v = (shape.sizes for shape in inputs[1 if backward else 0 :][:3])
-    return Fused(q[0], q[1], k[1], q[2], k[2], q[3], v[3], causal=causal, backward=backward)
+    return Fused(
+        q[0], q[1], k[1], q[2], k[2], q[3], v[3], causal=causal, backward=backward
+    )

@@ -60,9 +60,17 @@ RECIPES = {
 def casts(kernel: Kernel, precision: Precision) -> list[Kernel]:
     """Return the casts that a product needs: of its left operand, if this is its first use."""
     product = kernel.gemm
-    if not precision.recipe or product is None or kernel.core or kernel.part == "weight":
+    if (
+        not precision.recipe
+        or product is None
+        or kernel.core
+        or kernel.part == "weight"
+    ):
         return []
-    recipe, elements = RECIPES[precision.recipe], product.batch * product.m * product.k
+    recipe, elements = (
+        RECIPES[precision.recipe],
+        product.batch * product.m * product.k,
+    )
     written_bytes = precision.gemm_bytes + recipe.scale_bytes
     bare = replace(kernel, flops=0, gemm=None, bytes=elements * precision.bytes)
     result = [replace(bare, name=f"{kernel.name} amax")] * recipe.sweeps
@@ -70,7 +78,9 @@ def casts(kernel: Kernel, precision: Precision) -> list[Kernel]:
         return result
     return [
         *result,
-        replace(bare, name=f"{kernel.name} cast", bytes=round(elements * written_bytes)),
+        replace(
+            bare, name=f"{kernel.name} cast", bytes=round(elements * written_bytes)
+        ),
     ]
 
 

@@ -58,7 +58,9 @@ class Recomputer:
         if self.spec.modules is not None:
             raise InputError("choose one of modules and operators")
         if workload.attention != "flash":
-            raise InputError("operators need 'attention: flash': the policy keeps its results")
+            raise InputError(
+                "operators need 'attention: flash': the policy keeps its results"
+            )
 
     def check(self, layers: Sequence[Layer]) -> None:
         """Raise an error for modules that no layer of the model has."""
@@ -77,13 +79,17 @@ class Recomputer:
             return self._by_place(layers)
         if self.spec.operators is not None:
             return [
-                self._variant(layer, _by_operators(layer, self.precision, self.tensor))
+                self._variant(
+                    layer, _by_operators(layer, self.precision, self.tensor)
+                )
                 if _is_recomputable(layer)
                 else layer
                 for layer in layers
             ]
         modules = [CORE] if self.spec.modules is None else self.spec.modules
-        return [self._variant(layer, _by_modules(layer, modules)) for layer in layers]
+        return [
+            self._variant(layer, _by_modules(layer, modules)) for layer in layers
+        ]
 
     def _by_place(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return layers with some layers, or groups of layers, recomputed in full."""
@@ -106,7 +112,9 @@ class Recomputer:
 
     def _variant(self, layer: Layer, again: Again) -> Layer:
         # Narrowed products are new objects each time; otherwise equal steps are the same objects.
-        steps = () if self.spec.operators is not None else tuple(map(id, again.steps))
+        steps = (
+            () if self.spec.operators is not None else tuple(map(id, again.steps))
+        )
         key = (id(layer), again.kept, again.transient, steps)
         if key not in self._variants:
             self._variants[key] = (layer, replace(layer, again=again))
@@ -135,11 +143,19 @@ def _in_group(group: Sequence[Layer], place: int) -> Again:
 def _by_modules(layer: Layer, names: Sequence[str]) -> Again:
     """Return the recomputation of the named modules of a layer; nested modules are counted once."""
     chosen = [module for module in layer.modules if module.name in names]
-    outer = [one for one in chosen if not any(_is_inside(one, other) for other in chosen)]
+    outer = [
+        one for one in chosen if not any(_is_inside(one, other) for other in chosen)
+    ]
     outer.sort(key=lambda module: module.first)
-    steps = tuple(step for module in outer for step in layer.forward[module.first : module.last])
+    steps = tuple(
+        step
+        for module in outer
+        for step in layer.forward[module.first : module.last]
+    )
     kept_bytes = layer.activations.none - sum(module.freed for module in outer)
-    return Again(steps, kept_bytes, max((module.freed for module in outer), default=0))
+    return Again(
+        steps, kept_bytes, max((module.freed for module in outer), default=0)
+    )
 
 
 def _is_inside(one: Module, other: Module) -> bool:
@@ -155,7 +171,9 @@ def _by_operators(layer: Layer, precision: Precision, tensor: int) -> Again:
     for place, step in enumerate(layer.forward):
         policy.add(place, step)
     kept_bytes = layer.activations.full + policy.kept_bytes
-    return Again(tuple(policy.steps), kept_bytes, max(0, layer.activations.none - kept_bytes))
+    return Again(
+        tuple(policy.steps), kept_bytes, max(0, layer.activations.none - kept_bytes)
+    )
 
 
 class _OperatorPolicy:
@@ -163,7 +181,10 @@ class _OperatorPolicy:
 
     def __init__(self, layer: Layer, precision: Precision, tensor: int) -> None:
         self.steps: list[Step] = []
-        self._element_bytes, self._eight_bits = precision.bytes, bool(precision.recipe)
+        self._element_bytes, self._eight_bits = (
+            precision.bytes,
+            bool(precision.recipe),
+        )
         self._tensor = tensor
         self._core = next(m for m in layer.modules if m.name == CORE)
         self._columns = dict(layer.joined)
@@ -206,7 +227,10 @@ class _OperatorPolicy:
             return self._keep_sum(step)
         if step.gemm is not None:
             return step.gemm.batch == 1 and not self._eight_bits
-        return step.name.endswith(" amax") or step.name.removesuffix(" add") in self._result_bytes
+        return (
+            step.name.endswith(" amax")
+            or step.name.removesuffix(" add") in self._result_bytes
+        )
 
     def _keep_sum(self, step: Comm) -> bool:
         """Keep a rank's received part of a scattered sum; True if the step is one.
@@ -226,7 +250,9 @@ class _OperatorPolicy:
     def _add_product(self, step: Kernel, gemm: Gemm) -> None:
         """Repeat every second matrix of a product; its pieces are one product."""
         if step.name not in self._repeated:
-            matrices = self._columns.get(step.name.removesuffix(" forward"), (gemm.n,))
+            matrices = self._columns.get(
+                step.name.removesuffix(" forward"), (gemm.n,)
+            )
             odd = self._products % 2
             self._repeated[step.name] = sum(matrices[1 - odd :: 2])
             self._products += len(matrices)

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from clusim.base import resources
@@ -15,7 +21,14 @@ from clusim.base.errors import InputError, TopologyError
 from clusim.base.limits import read_text
 from clusim.base.terms.operations import protocol_named
 from clusim.topology.keys import did_you_mean
-from clusim.topology.quantities import Amount, Bandwidth, Size, Spec, Time, base_or_mapping
+from clusim.topology.quantities import (
+    Amount,
+    Bandwidth,
+    Size,
+    Spec,
+    Time,
+    base_or_mapping,
+)
 from clusim.topology.validate import Problems, validate_data
 from clusim.topology.yamltext import parse
 
@@ -24,7 +37,14 @@ Small = Annotated[int, Field(ge=1, le=2**20)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
 RecomputedModule = Literal[
-    "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "moe_act", "shared_experts"
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "mlp_act",
+    "moe",
+    "moe_act",
+    "shared_experts",
 ]
 
 MAX_FILE_BYTES = 4 << 20
@@ -49,7 +69,9 @@ class ModelSpec(Spec):
     dense_layers: Annotated[int, Field(ge=0)] | None = None
     positions: Annotated[int, Field(ge=0)] | None = None
     dropout: bool | None = None
-    sizes: Annotated[list[Positive], Field(min_length=2, max_length=4096)] | None = None
+    sizes: Annotated[list[Positive], Field(min_length=2, max_length=4096)] | None = (
+        None
+    )
     blocks: Annotated[list[Small], Field(min_length=1, max_length=16)] | None = None
     image: Annotated[int, Field(ge=32, le=2**20)] | None = None
     embedding: Positive | None = None
@@ -194,7 +216,9 @@ def _protocol(word: str) -> str:
     try:
         return protocol_named(word).key
     except InputError as error:
-        raise PydanticCustomError("protocol", "{message}", {"message": str(error)}) from None
+        raise PydanticCustomError(
+            "protocol", "{message}", {"message": str(error)}
+        ) from None
 
 
 class CommunicatorSpec(Spec):
@@ -223,7 +247,9 @@ class RecomputationSpec(Spec):
 class StragglerSpec(Spec):
     """Slow ranks (factors by rank), and random kernel times (standard deviation, relative)."""
 
-    ranks: dict[str, Annotated[float, Field(ge=0.01, le=1000)]] = Field(default_factory=dict)
+    ranks: dict[str, Annotated[float, Field(ge=0.01, le=1000)]] = Field(
+        default_factory=dict
+    )
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -261,7 +287,9 @@ class HardwareSpec(Spec):
     gemm_fraction: Fraction | None = None
     attention_fraction: Fraction | None = None
     kernels: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    attention_library: Annotated[str, Field(min_length=1, max_length=32)] | None = None
+    attention_library: Annotated[str, Field(min_length=1, max_length=32)] | None = (
+        None
+    )
     sustained: Fraction | None = None
     memory: Amount | None = None
     speed: Factor = 1.0
@@ -286,7 +314,13 @@ class HostSpec(Spec):
     """
 
     framework: Literal[
-        "none", "pytorch", "megatron", "megatron-deepspeed", "torch-compile", "cuda-graph", "jax"
+        "none",
+        "pytorch",
+        "megatron",
+        "megatron-deepspeed",
+        "torch-compile",
+        "cuda-graph",
+        "jax",
     ] = "none"
     per_operator: Time | None = None
     queue: Annotated[int, Field(ge=1, le=2**20)] | None = None
@@ -313,7 +347,9 @@ class ConvergenceSpec(Spec):
         """Accept either a number of epochs, with its critical batch, or a table."""
         alone = self.epochs is None and self.critical_batch is None
         if (self.by_batch is None) == alone:
-            message = "set epochs, with critical_batch if they grow, or epochs by_batch"
+            message = (
+                "set epochs, with critical_batch if they grow, or epochs by_batch"
+            )
             raise PydanticCustomError("convergence", message)
         return self
 
@@ -370,9 +406,13 @@ class Workload(Spec):
     def _with_nodes(cls, data: Any) -> Any:
         """Accept ``topology: {preset: NAME, nodes: N}`` in place of ``topology: NAME`` and ``nodes: N``."""
         topology = data.get("topology") if isinstance(data, Mapping) else None
-        if not isinstance(topology, Mapping) or not isinstance(topology.get("preset"), str):
+        if not isinstance(topology, Mapping) or not isinstance(
+            topology.get("preset"), str
+        ):
             return data
-        if set(topology) - {"preset", "nodes"} or ("nodes" in topology and "nodes" in data):
+        if set(topology) - {"preset", "nodes"} or (
+            "nodes" in topology and "nodes" in data
+        ):
             return data
         return {**data, "topology": topology["preset"]} | {
             k: topology[k] for k in topology if k == "nodes"
@@ -393,11 +433,15 @@ class Workload(Spec):
     def checkpoints(self) -> CheckpointSpec | None:
         """Checkpoints of the workload, or with its failures."""
         reliability = self.reliability
-        return self.checkpoint or (reliability.checkpoint if reliability is not None else None)
+        return self.checkpoint or (
+            reliability.checkpoint if reliability is not None else None
+        )
 
     def communicator(self, dim: str) -> CommunicatorSpec | None:
         """Return the settings of a dimension's collectives, or None if not set."""
-        return next((spec for name, spec in self.communicators.items() if name == dim), None)
+        return next(
+            (spec for name, spec in self.communicators.items() if name == dim), None
+        )
 
 
 def load_workload(
@@ -422,8 +466,12 @@ def load_workload(
                 f"workload {path_text!r}: unknown{did_you_mean(path_text, shipped_files)}"
             )
         path = shipped
-    text = read_text(path, MAX_FILE_BYTES, advice="not a workload file", where=path_text)
-    return loads_workload(text, path_text, base=path.parent, name=path.stem, changes=changes)
+    text = read_text(
+        path, MAX_FILE_BYTES, advice="not a workload file", where=path_text
+    )
+    return loads_workload(
+        text, path_text, base=path.parent, name=path.stem, changes=changes
+    )
 
 
 def loads_workload(
@@ -439,7 +487,9 @@ def loads_workload(
     `changes` are as of `load_workload`.
     """
     if not text.strip():
-        raise InputError(f"{where}:1:1: empty file; must be a mapping with 'model' and 'batch'")
+        raise InputError(
+            f"{where}:1:1: empty file; must be a mapping with 'model' and 'batch'"
+        )
     document = parse(text, where)
     problems = Problems(where, document)
     for (line, column), message in document.problems:

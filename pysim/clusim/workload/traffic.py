@@ -54,7 +54,16 @@ _BROADCAST = re.compile(
     r"^(add|sub|rsub|mul|div|where|maximum|minimum|pow|lerp|addcmul|addcdiv|eq|ne|[gl][te])_?$"
 )
 _COPIES = {"_to_copy", "copy_", "clone", "contiguous"}
-_WRITES_ONLY = {"copy_", "fill_", "zero_", "zeros", "ones", "full", "normal_", "uniform_"}
+_WRITES_ONLY = {
+    "copy_",
+    "fill_",
+    "zero_",
+    "zeros",
+    "ones",
+    "full",
+    "normal_",
+    "uniform_",
+}
 GATHERS = {"embedding", "index", "index_select", "gather"}
 """Operators with equal rows read and written."""
 BAGS = "_embedding_bag"
@@ -100,7 +109,11 @@ def moved_bytes(call: OperatorCall) -> int:
     if name.startswith(BAGS) and "backward" not in name:
         table, *indices = inputs
         row = table.sizes[-1] * table.element_bytes
-        return written_bytes + prod(indices[0].sizes) * row + sum(shape.bytes for shape in indices)
+        return (
+            written_bytes
+            + prod(indices[0].sizes) * row
+            + sum(shape.bytes for shape in indices)
+        )
     return written_bytes + sum(shape.bytes for shape in inputs)
 
 
@@ -114,7 +127,9 @@ def traffic_of(call: OperatorCall) -> KernelTraffic:
         # One logit of a row is read; the gradient is filled with zeros first.
         return KernelTraffic(moved - max(shape.bytes for shape in inputs))
     if name.startswith("masked_fill") and not name.endswith("_"):
-        return KernelTraffic(moved + 2 * inputs[0].bytes)  # a copy, which is filled in place
+        return KernelTraffic(
+            moved + 2 * inputs[0].bytes
+        )  # a copy, which is filled in place
     if name == "embedding_dense_backward":
         return KernelTraffic(moved + SORTED_BYTES * prod(inputs[0].sizes))
     if name == f"{BAGS}_backward" and len(call.outputs) == 1:
@@ -135,14 +150,18 @@ def traffic_of(call: OperatorCall) -> KernelTraffic:
 def _softmax(name: str, inputs: Sequence[TensorShape], moved: int) -> KernelTraffic:
     """Return the traffic of a softmax or a loss."""
     if name == "_softmax_backward_data":
-        return KernelTraffic(2 * moved)  # the product of gradient and output is a kernel of its own
+        return KernelTraffic(
+            2 * moved
+        )  # the product of gradient and output is a kernel of its own
     row = inputs[0].sizes[-1] if inputs[0].sizes else 1
     if "backward" in name:
         return KernelTraffic(moved, "softmax")
     if row <= SOFTMAX_REGISTERS:
         return KernelTraffic(moved)
     if row * inputs[0].element_bytes > HELD_ROW_BYTES:
-        return KernelTraffic(moved + 2 * inputs[0].bytes)  # largest element, sum, and result
+        return KernelTraffic(
+            moved + 2 * inputs[0].bytes
+        )  # largest element, sum, and result
     return KernelTraffic(moved, "softmax")
 
 
@@ -153,7 +172,9 @@ def _elementwise(call: OperatorCall, moved: int) -> KernelTraffic:
         return KernelTraffic(moved, singles=count, per_clock=TRANSPOSED_PER_CLOCK)
     single = STRIDED in call.flags
     if _BROADCAST.search(call.name):
-        single = single or any(1 < prod(shape.sizes) < count for shape in call.inputs)
+        single = single or any(
+            1 < prod(shape.sizes) < count for shape in call.inputs
+        )
     if call.name in _COPIES and call.inputs and call.outputs:
         pair = call.inputs[-1].dtype, call.outputs[0].dtype
         single = single or (pair[0] != pair[1] and pair not in _NARROWING)

@@ -22,7 +22,12 @@ from typing import Any
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.terms.dtypes import redop_named
-from clusim.formats.algorithms.layout import WantedPlan, chunk_elements, place_chunks, start
+from clusim.formats.algorithms.layout import (
+    WantedPlan,
+    chunk_elements,
+    place_chunks,
+    start,
+)
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Prim, Schedule
@@ -51,7 +56,9 @@ FREE = 2**30
 """Divisor of the fixed cost of programs that move no data or are not CTAs [slices]."""
 
 
-def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
+def load(
+    path: str | Path, fabric: Fabric | None, bytes: int, **options: Any
+) -> Schedule:
     """Read an MSCCL++ plan and return its schedule.
 
     `options` are those of `clusim.formats.algorithms.layout.WantedPlan`.
@@ -71,7 +78,9 @@ def build(plan: MscclppPlan, fabric: Fabric | None, request: WantedPlan) -> Sche
     size = element(request.dtype).size_bytes
     chunk = chunk_elements(plan, max(0, request.bytes) // size) * size
     turns, grain = _grain(plan, chunk)
-    writer, chunk = start(plan, fabric, replace(request, protocol=plan.protocol), grain)
+    writer, chunk = start(
+        plan, fabric, replace(request, protocol=plan.protocol), grain
+    )
     _check_units(plan, fabric, writer)
     slices = 1
     if plan.protocol == "ll":
@@ -91,14 +100,18 @@ def _check(plan: MscclppPlan, request: WantedPlan) -> None:
         )
     if plan.redops - {redop_named(redop)}:
         named = ", ".join(sorted(plan.redops))
-        raise InputError(f"{plan.where}: --redop {redop}: the plan reduces with {one_line(named)}")
+        raise InputError(
+            f"{plan.where}: --redop {redop}: the plan reduces with {one_line(named)}"
+        )
     if not plan.least_bytes <= bytes <= plan.most_bytes:
         raise InputError(
             f"{plan.where}: size {bytes} bytes: the plan is for {plan.least_bytes} to {plan.most_bytes} bytes"
         )
 
 
-def _check_units(plan: MscclppPlan, fabric: Fabric | None, writer: CollectiveWriter) -> None:
+def _check_units(
+    plan: MscclppPlan, fabric: Fabric | None, writer: CollectiveWriter
+) -> None:
     """Refuse a plan with in-switch reduction on a fabric without it."""
     from clusim.collectives.algorithms.nvls import check_units
 
@@ -109,7 +122,9 @@ def _check_units(plan: MscclppPlan, fabric: Fabric | None, writer: CollectiveWri
             return
 
 
-def _grain(plan: MscclppPlan, chunk_bytes: int) -> tuple[dict[tuple[int, int], int], int]:
+def _grain(
+    plan: MscclppPlan, chunk_bytes: int
+) -> tuple[dict[tuple[int, int], int], int]:
     """Return the iterations of each kind of pipeline, and the grains per chunk."""
     turns: dict[tuple[int, int], int] = {}
     grain = 1
@@ -191,10 +206,13 @@ class _Emitter:
                 for end in (item.recv, link)
             )
             src, dst = (
-                place and shift_place(place, first - item.first) for place in (item.src, item.dst)
+                place and shift_place(place, first - item.first)
+                for place in (item.src, item.dst)
             )
             if count:
-                yield Prim(item.op, recv=recv, send=send, **place_chunks(count, src, dst))
+                yield Prim(
+                    item.op, recv=recv, send=send, **place_chunks(count, src, dst)
+                )
             else:
                 yield Prim(item.op, sync=True, recv=recv, send=send)
 
@@ -202,7 +220,9 @@ class _Emitter:
         if link not in self.known:
             fields: dict[str, Any] = {"kind": link.kind, "slots": MAX_SLOTS}
             if link.kind == "multimem":
-                fields["members"] = tuple(self.written.call.ranks[gpu] for gpu in link.group)
+                fields["members"] = tuple(
+                    self.written.call.ranks[gpu] for gpu in link.group
+                )
             else:
                 fields |= {"protocol": link.protocol, "moved": link.moved}
             number = self.written.connect(link.src, link.dst, channel, **fields)
@@ -210,7 +230,9 @@ class _Emitter:
         return self.known[link]
 
 
-def _parts(stores: Stores, first: int, count: int) -> list[tuple[int, int, MscclppLink]]:
+def _parts(
+    stores: Stores, first: int, count: int
+) -> list[tuple[int, int, MscclppLink]]:
     """Return the runs of stores within a range of grains."""
     result = []
     for low, size, link in sorted(stores.runs, key=lambda run: run[0]):

@@ -165,7 +165,9 @@ def read_plan(path: str | Path) -> MscclppPlan:
     name = root.text("collective").lower().replace("_", "")
     operation = operation_of(name)
     if not operation:
-        raise root.bad(f"collective={name[:40]!r}: unknown; one of {', '.join(PLANNED)}")
+        raise root.bad(
+            f"collective={name[:40]!r}: unknown; one of {', '.join(PLANNED)}"
+        )
     protocol_text = root.text("protocol", Protocol.SIMPLE)
     protocol = find_protocol(protocol_text)
     if protocol not in (Protocol.SIMPLE, Protocol.LL):
@@ -202,7 +204,9 @@ def _chunks(root: JsonNode, operation: str, gpus: list[_Gpu]) -> int:
     chunks = max(*inputs, *outputs)
     rooted = operation in (*ROOTED, "messages")
     if not chunks or (not rooted and (len(inputs) > 1 or len(outputs) > 1)):
-        raise root.bad("gpus: must all have the same input_chunks and output_chunks, not both 0")
+        raise root.bad(
+            "gpus: must all have the same input_chunks and output_chunks, not both 0"
+        )
     if operation in BLOCKWISE and chunks % len(gpus):
         raise root.bad(
             f"{chunks} chunks: {operation} of {len(gpus)} GPUs needs a multiple of {len(gpus)}"
@@ -221,7 +225,10 @@ class _Gpu:
         }
         self.last = gpus - 1
         self.redops: set[str] = set()
-        self.channels: dict[str, list[tuple[str, int, int]]] = {"memory": [], "port": []}
+        self.channels: dict[str, list[tuple[str, int, int]]] = {
+            "memory": [],
+            "port": [],
+        }
         self.groups: list[tuple[str, tuple[int, ...]]] = []
         counts: Counter[tuple[str, int]] = Counter()
         for item in node.nodes("channels"):
@@ -239,7 +246,9 @@ class _Gpu:
     def _channel(self, item: JsonNode, counts: Counter[tuple[str, int]]) -> None:
         kind = item.text("channel_type")
         if kind == "switch":
-            buffer = _buffer(item, "buffer_type" if "buffer_type" in item else "buff")
+            buffer = _buffer(
+                item, "buffer_type" if "buffer_type" in item else "buff"
+            )
             for group in item.nodes("rank_groups"):
                 ranks = tuple(group.numbers("ranks", 0, self.last))
                 if len(set(ranks)) != len(ranks) or self.number not in ranks:
@@ -249,7 +258,9 @@ class _Gpu:
                 self.groups.append((buffer, ranks))
             return
         if kind not in self.channels:
-            raise item.bad(f"channel_type={kind[:40]!r}: unknown; memory, port or switch")
+            raise item.bad(
+                f"channel_type={kind[:40]!r}: unknown; memory, port or switch"
+            )
         for peer in item.numbers("connected_to", 0, self.last):
             if peer == self.number:
                 raise item.bad(f"connected_to: gpu {peer} is itself")
@@ -262,9 +273,13 @@ class _Gpu:
         nodes = self.node.nodes("threadblocks")
         if len(nodes) > MAX_BLOCKS:
             raise self.node.bad(f"{len(nodes)} thread blocks; at most {MAX_BLOCKS}")
-        numbers = [node.number("id", 0, MAX_BLOCKS, at) for at, node in enumerate(nodes)]
+        numbers = [
+            node.number("id", 0, MAX_BLOCKS, at) for at, node in enumerate(nodes)
+        ]
         if numbers != list(range(len(nodes))):
-            raise self.node.bad(f"threadblocks: must have the ids 0..{len(nodes) - 1} in order")
+            raise self.node.bad(
+                f"threadblocks: must have the ids 0..{len(nodes) - 1} in order"
+            )
         blocks = tuple(_Block(self, node).read() for node in nodes)
         return MscclppGpu(self.buffers, self.semaphores, blocks)
 
@@ -277,29 +292,46 @@ class _Block:
 
     def __init__(self, gpu: _Gpu, node: JsonNode) -> None:
         self.gpu, self.node = gpu, node
-        self.channels: dict[str, list[int]] = {"memory": [], "port": [], "switch": []}
+        self.channels: dict[str, list[int]] = {
+            "memory": [],
+            "port": [],
+            "switch": [],
+        }
         for item in node.nodes("channels"):
             kind = item.text("channel_type")
-            last_index = len(gpu.groups if kind == "switch" else gpu.channels.get(kind, ())) - 1
+            last_index = (
+                len(gpu.groups if kind == "switch" else gpu.channels.get(kind, ()))
+                - 1
+            )
             if kind not in self.channels:
-                raise item.bad(f"channel_type={kind[:40]!r}: unknown; memory, port or switch")
+                raise item.bad(
+                    f"channel_type={kind[:40]!r}: unknown; memory, port or switch"
+                )
             self.channels[kind] += item.numbers("channel_ids", 0, last_index)
         self.remote: dict[str, list[int]] = {"memory": [], "port": []}
         for item in node.nodes("remote_buffer_refs"):
             kind = item.text("access_channel_type")
             if kind not in self.remote:
-                raise item.bad(f"access_channel_type={kind[:40]!r}: unknown; memory or port")
-            self.remote[kind] += item.numbers("remote_buffer_ids", 0, len(gpu.remote) - 1)
+                raise item.bad(
+                    f"access_channel_type={kind[:40]!r}: unknown; memory or port"
+                )
+            self.remote[kind] += item.numbers(
+                "remote_buffer_ids", 0, len(gpu.remote) - 1
+            )
 
     def read(self) -> ThreadBlock:
         """Return the thread block."""
-        return ThreadBlock(tuple(self._op(node, False) for node in self.node.nodes("ops")))
+        return ThreadBlock(
+            tuple(self._op(node, False) for node in self.node.nodes("ops"))
+        )
 
     def _op(self, node: JsonNode, inside: bool) -> MscclppOp:
         name = node.text("name")
         kind = OPS.get(name)
         if kind is None:
-            raise node.bad(f"operation {name[:40]!r}: unknown; one of {', '.join(OPS)}")
+            raise node.bad(
+                f"operation {name[:40]!r}: unknown; one of {', '.join(OPS)}"
+            )
         if "reduce_op" in node:
             self.gpu.redops.add(node.text("reduce_op").lower())
         if name == "pipeline":
@@ -331,31 +363,43 @@ class _Block:
     def _pipeline(self, node: JsonNode, inside: bool) -> MscclppOp:
         context = node.get("iter_context")
         if inside or not isinstance(context, JsonNode):
-            raise node.bad("a pipeline needs an iter_context, and cannot be in another one")
+            raise node.bad(
+                "a pipeline needs an iter_context, and cannot be in another one"
+            )
         unit = context.number("unit_size", 16, MAX_BYTES)
         chunks = context.number("num_chunks", 1, MAX_CHUNKS)
         inner = tuple(self._op(item, True) for item in node.nodes("ops"))
-        return MscclppOp("pipeline", node.line, unit_bytes=unit, unit_chunks=chunks, inner=inner)
+        return MscclppOp(
+            "pipeline", node.line, unit_bytes=unit, unit_chunks=chunks, inner=inner
+        )
 
-    def _ends(self, node: JsonNode, name: str, where: str) -> tuple[tuple[str, int, int], ...]:
+    def _ends(
+        self, node: JsonNode, name: str, where: str
+    ) -> tuple[tuple[str, int, int], ...]:
         if name not in ("signal", "wait", "rlxsignal", "rlxwait", "pws", "pwsf"):
             return ()
         if where not in self.gpu.channels:
-            raise node.bad(f"channel_type={where[:40]!r}: {name} needs memory or port")
+            raise node.bad(
+                f"channel_type={where[:40]!r}: {name} needs memory or port"
+            )
         usable = self.channels[where]
         numbers = node.numbers("channel_ids", 0, len(usable) - 1)
         if not numbers:
             raise node.bad(f"{name}: needs channel_ids")
         return tuple(self.gpu.channels[where][usable[number]] for number in numbers)
 
-    def _refs(self, node: JsonNode, name: str, letters: str, where: str) -> tuple[Ref, ...]:
+    def _refs(
+        self, node: JsonNode, name: str, letters: str, where: str
+    ) -> tuple[Ref, ...]:
         result = []
         for at, item in enumerate(node.nodes(name)):
             if not letters:
                 raise node.bad(f"{name}: not used by {node.text('name')}")
             result.append(self._ref(item, letters[min(at, len(letters) - 1)], where))
         if len(result) < len(letters):
-            raise node.bad(f"{name}: {node.text('name')} needs at least {len(letters)}")
+            raise node.bad(
+                f"{name}: {node.text('name')} needs at least {len(letters)}"
+            )
         return tuple(result)
 
     def _ref(self, item: JsonNode, letter: str, where: str) -> Ref:
@@ -393,15 +437,26 @@ def _buffer(item: JsonNode, name: str) -> str:
 
 
 def _check_sizes(
-    node: JsonNode, name: str, kind: OpKind, sources: tuple[Ref, ...], targets: tuple[Ref, ...]
+    node: JsonNode,
+    name: str,
+    kind: OpKind,
+    sources: tuple[Ref, ...],
+    targets: tuple[Ref, ...],
 ) -> None:
     if kind.shape in ("put", "get") and len(sources) not in (1, len(targets)):
-        raise node.bad(f"{name}: {len(sources)} src_buff for {len(targets)} dst_buff")
+        raise node.bad(
+            f"{name}: {len(sources)} src_buff for {len(targets)} dst_buff"
+        )
     sizes = {ref.size for ref in (*sources, *targets)}
     if kind.shape != "put" and kind.shape != "get" and len(sizes) > 1:
-        raise node.bad(f"{name}: operands of {sorted(sizes)} chunks; must have the same size")
+        raise node.bad(
+            f"{name}: operands of {sorted(sizes)} chunks; must have the same size"
+        )
     for at, target in enumerate(targets):
-        if kind.shape in ("put", "get") and target.size != sources[min(at, len(sources) - 1)].size:
+        if (
+            kind.shape in ("put", "get")
+            and target.size != sources[min(at, len(sources) - 1)].size
+        ):
             raise node.bad(f"{name}: source and target {at} differ in size")
 
 
@@ -414,7 +469,10 @@ def _check_barriers(plan: MscclppPlan) -> None:
                     users.setdefault(op.barrier[0], set()).add(index)
         for block in gpu.blocks:
             for op in block.all_ops():
-                if op.name == "barrier" and len(users[op.barrier[0]]) != op.barrier[1]:
+                if (
+                    op.name == "barrier"
+                    and len(users[op.barrier[0]]) != op.barrier[1]
+                ):
                     raise plan.bad(
                         op.line,
                         f"barrier {op.barrier[0]} of gpu {number} is for {op.barrier[1]} thread"

@@ -146,7 +146,8 @@ def common(
     bounds = sorted({first for runs in cuts for first, _, _ in runs} | {count})
     for low, high in pairwise(bounds):
         links = [
-            next(link for first, size, link in runs if first <= low < first + size) for runs in cuts
+            next(link for first, size, link in runs if first <= low < first + size)
+            for runs in cuts
         ]
         yield low, high - low, links
 
@@ -180,7 +181,9 @@ class Knowledge:
         self.flags[giver, taker, about] = count + 1, link
         return link
 
-    def flag(self, giver: Key, at: int, taker: MscclppBlock, about: object = None) -> None:
+    def flag(
+        self, giver: Key, at: int, taker: MscclppBlock, about: object = None
+    ) -> None:
         """Let `taker` wait here for completion of operation `at` (from 1) of `giver`."""
         alone = MscclppLink(giver[0], taker.key[0], "flag")
         link = alone if about is None else self.link(giver, taker.key, about)
@@ -189,7 +192,9 @@ class Knowledge:
 
     def learn(self, block: MscclppBlock, signals: dict[Key, int]) -> None:
         """Make operations visible to a thread block: note arrivals, or wait for their flag."""
-        news = {key: at for key, at in signals.items() if at > block.known.get(key, 0)}
+        news = {
+            key: at for key, at in signals.items() if at > block.known.get(key, 0)
+        }
         gpu = block.key[0]
         before = dict(block.known)
         block.known |= news
@@ -208,7 +213,12 @@ class Knowledge:
             stores = queue.popleft()
             for first, count, link in self.cut(stores, 0, stores.count, "simple"):
                 block.items.append(
-                    Item("waitSignal", count, dst=shift_place(stores.place, first), recv=link)
+                    Item(
+                        "waitSignal",
+                        count,
+                        dst=shift_place(stores.place, first),
+                        recv=link,
+                    )
                 )
             noted = (stores.at, block.key, block.at + 1)
             self.landed.setdefault((block.key[0], writer), []).append(noted)
@@ -219,7 +229,9 @@ class Knowledge:
         """Create links for grains of stores to their current reader."""
         runs = []
         for low in range(first, first + count, self.batch):
-            link = MscclppLink(stores.writer[0], stores.gpu, "data", protocol, "push")
+            link = MscclppLink(
+                stores.writer[0], stores.gpu, "data", protocol, "push"
+            )
             runs.append((low, min(self.batch, first + count - low), link))
         stores.runs += runs
         return runs

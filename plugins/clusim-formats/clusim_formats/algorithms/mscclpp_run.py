@@ -48,7 +48,11 @@ class MscclppRun(Knowledge):
     """Traversal of a plan; a chunk has `grain` grains, and a link at most `batch`."""
 
     def __init__(
-        self, plan: MscclppPlan, grain: int, batch: int, turns: dict[tuple[int, int], int]
+        self,
+        plan: MscclppPlan,
+        grain: int,
+        batch: int,
+        turns: dict[tuple[int, int], int],
     ) -> None:
         super().__init__(batch)
         self.plan, self.grain, self.turns = plan, grain, turns
@@ -76,13 +80,20 @@ class MscclppRun(Knowledge):
                 continue
             turns = self.turns[op.unit_bytes, op.unit_chunks]
             grains = op.unit_chunks * self.grain // turns
-            tasks += [MscclppTask(one, turn, grains) for turn in range(turns) for one in op.inner]
+            tasks += [
+                MscclppTask(one, turn, grains)
+                for turn in range(turns)
+                for one in op.inner
+            ]
         return tasks
 
     def _span(self, task: MscclppTask, ref: Ref) -> tuple[int, int]:
         """Return the first grain of an operand in its buffer, and its number of grains."""
         total = ref.size * self.grain
-        low, high = (total * part // task.op.parts for part in (task.op.part, task.op.part + 1))
+        low, high = (
+            total * part // task.op.parts
+            for part in (task.op.part, task.op.part + 1)
+        )
         if task.grains:
             low, high = (
                 low + task.turn * task.grains,
@@ -104,7 +115,9 @@ class MscclppRun(Knowledge):
         first, count = self._span(task, ref)
         place = self._place(ref, first)
         if place[0] == "input":
-            raise self.bad(task.op, "writes to an input; only a plan with inplace=true may")
+            raise self.bad(
+                task.op, "writes to an input; only a plan with inplace=true may"
+            )
         return place, count
 
     def bad(self, op: MscclppOp, message: str) -> InputError:
@@ -163,11 +176,18 @@ class MscclppRun(Knowledge):
         task, gpu = block.tasks[block.at], block.key[0]
         op = task.op
         if op.name in ("wait", "rlxwait"):
-            requested = Counter((kind, peer, gpu, number) for kind, peer, number in op.channels)
-            return all(len(self.signals.get(key, ())) >= count for key, count in requested.items())
+            requested = Counter(
+                (kind, peer, gpu, number) for kind, peer, number in op.channels
+            )
+            return all(
+                len(self.signals.get(key, ())) >= count
+                for key, count in requested.items()
+            )
         if op.name == "sem_acquire":
             asked_of = Counter((gpu, number) for number in op.semaphores)
-            return all(len(self.tokens[key]) >= count for key, count in asked_of.items())
+            return all(
+                len(self.tokens[key]) >= count for key, count in asked_of.items()
+            )
         if op.name == "barrier":
             return self._meet(block, op)
         for ref in op.sources:
@@ -272,9 +292,13 @@ class MscclppRun(Knowledge):
         if ref.kind == "P":
             for at in range(count):
                 packet = MscclppPacket(stores, at)
-                self.packets.setdefault((ref.gpu, place[1] + at), deque()).append(packet)
+                self.packets.setdefault((ref.gpu, place[1] + at), deque()).append(
+                    packet
+                )
         else:
-            queue = self.pending.setdefault(ref.gpu, {}).setdefault(block.key, deque())
+            queue = self.pending.setdefault(ref.gpu, {}).setdefault(
+                block.key, deque()
+            )
             queue.append(stores)
         return stores
 
@@ -298,14 +322,20 @@ class MscclppRun(Knowledge):
         key = (ref.gpu, HELPER + 1000 * block.key[0] + block.key[1])
         helper = self.blocks.setdefault(key, MscclppBlock(key, []))
         for giver, at in list(block.known.items()):
-            if giver[0] == ref.gpu and giver[1] < HELPER and at > helper.known.get(giver, 0):
+            if (
+                giver[0] == ref.gpu
+                and giver[1] < HELPER
+                and at > helper.known.get(giver, 0)
+            ):
                 self.flag(giver, at, helper)
         self.learn(helper, block.known)
         runs = []
         for low in range(0, count, self.batch):
             link = MscclppLink(ref.gpu, block.key[0], "data", "simple", "pull")
             size = min(self.batch, count - low)
-            helper.items.append(Item("send", size, src=shift_place(place, low), send=link))
+            helper.items.append(
+                Item("send", size, src=shift_place(place, low), send=link)
+            )
             runs.append((low, size, link))
         helper.close()
         return runs
@@ -315,7 +345,9 @@ class MscclppRun(Knowledge):
             source = task.op.sources[min(at, len(task.op.sources) - 1)]
             place, _ = self._target(task, ref)
             for first, count, link in self._add_puller(block, task, source):
-                block.items.append(Item("recv", count, dst=shift_place(place, first), recv=link))
+                block.items.append(
+                    Item("recv", count, dst=shift_place(place, first), recv=link)
+                )
 
     def _switch(self, block: MscclppBlock, task: MscclppTask) -> None:
         source, target = task.op.sources[0], task.op.targets[0]
@@ -349,7 +381,9 @@ class MscclppRun(Knowledge):
             else:
                 part = [
                     (at + first - packet.first, number, link)
-                    for first, number, link in self.cut(packet.stores, packet.first, size, "ll")
+                    for first, number, link in self.cut(
+                        packet.stores, packet.first, size, "ll"
+                    )
                 ]
                 often = (gpu, low + at) in self.often
                 runs += self._keep(block, low, part) if often else part
@@ -361,7 +395,10 @@ class MscclppRun(Knowledge):
 
     def _see(self, block: MscclppBlock, packet: MscclppPacket) -> None:
         """Wait for packets of another thread block of the GPU, unless they are visible already."""
-        if packet.block != block.key and block.known.get(packet.block, 0) < packet.at:
+        if (
+            packet.block != block.key
+            and block.known.get(packet.block, 0) < packet.at
+        ):
             self.flag(packet.block, packet.at, block)
 
     def _keep(
@@ -402,7 +439,9 @@ class MscclppRun(Knowledge):
             remaining = list(stores)
             if link is not None:
                 out = remaining.pop(0)
-                block.items.append(Item("recvCopySend", count, None, place, link, out, first))
+                block.items.append(
+                    Item("recvCopySend", count, None, place, link, out, first)
+                )
             for out in remaining:
                 block.items.append(Item("send", count, place, send=out, first=first))
 
@@ -427,7 +466,11 @@ class MscclppRun(Knowledge):
                 else self._split_packets(block, task, ref)
             )
         copies = [ref for ref in op.targets[1:] if ref.kind == "p"]
-        stores = [self._store(block, task, ref) for ref in op.targets[1:] if ref.kind in "rP"]
+        stores = [
+            self._store(block, task, ref)
+            for ref in op.targets[1:]
+            if ref.kind in "rP"
+        ]
         for first, size, wires in common(count, cuts):
             places = [shift_place(one, first) for one in local]
             places += [
@@ -436,7 +479,9 @@ class MscclppRun(Knowledge):
                 if wire is None
             ]
             links = [wire for wire in wires if wire is not None]
-            operands = _Operands((first, size), shift_place(place, first), places, links)
+            operands = _Operands(
+                (first, size), shift_place(place, first), places, links
+            )
             self._join(block, operands, stores)
         first_target = op.targets[0]
         if first_target.kind == "p":
@@ -451,7 +496,9 @@ class MscclppRun(Knowledge):
             packet = MscclppPacket(None, 0, block.key, block.at + 1)
             self.packets.setdefault((block.key[0], grain), deque()).append(packet)
 
-    def _join(self, block: MscclppBlock, operands: _Operands, stores: list[Stores]) -> None:
+    def _join(
+        self, block: MscclppBlock, operands: _Operands, stores: list[Stores]
+    ) -> None:
         """Write primitives that reduce local and arriving operands and store the result."""
         (first, size), place, local, links = operands
         todo, outs = list(local), list(stores)
@@ -459,7 +506,9 @@ class MscclppRun(Knowledge):
         if place in todo:
             todo.remove(place)
         elif todo and links:
-            steps.append(Item("recvReduceCopy", size, todo.pop(0), place, links.pop(0)))
+            steps.append(
+                Item("recvReduceCopy", size, todo.pop(0), place, links.pop(0))
+            )
         elif todo:
             steps.append(Item("copy", size, todo.pop(0), place))
         elif links:
@@ -483,15 +532,28 @@ class MscclppRun(Knowledge):
             for first in range(stores.count)
         ]
         for packets in self.packets.values():
-            todo += [(one.stores, one.first, "ll") for one in packets if one.stores is not None]
+            todo += [
+                (one.stores, one.first, "ll")
+                for one in packets
+                if one.stores is not None
+            ]
         for stores, first, protocol in todo:
             key = (stores.gpu, _COLLECTOR)
             helper = self.blocks.setdefault(key, MscclppBlock(key, []))
             for low, size, link in self.cut(stores, first, 1, protocol):
                 helper.items.append(
-                    Item("waitSignal", size, dst=shift_place(stores.place, low), recv=link)
+                    Item(
+                        "waitSignal",
+                        size,
+                        dst=shift_place(stores.place, low),
+                        recv=link,
+                    )
                 )
 
 
-_SENDING = {"recvReduceCopy": "recvReduceCopySend", "recv": "recvCopySend", "copy": "copySend"}
+_SENDING = {
+    "recvReduceCopy": "recvReduceCopySend",
+    "recv": "recvCopySend",
+    "copy": "copySend",
+}
 """Primitives, and the primitives that also send the stored data."""

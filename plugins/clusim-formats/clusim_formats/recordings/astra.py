@@ -14,7 +14,13 @@ from __future__ import annotations
 from clusim.base.errors import InputError
 from clusim.formats.recordings.model import Recording
 from clusim.formats.recordings.source import Paths, only_file
-from clusim_formats.recordings.layers import FORWARD, INPUT, WEIGHT, LayerTable, TableLayer
+from clusim_formats.recordings.layers import (
+    FORWARD,
+    INPUT,
+    WEIGHT,
+    LayerTable,
+    TableLayer,
+)
 
 POLICIES = (
     "MICRO", "DATA", "MODEL", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED", "HYBRID_DLRM",
@@ -81,12 +87,14 @@ class _Table(LayerTable):
         self.policy = self.words[0]
         if self.policy not in POLICIES:
             raise self.bad(
-                1, f"parallelism {self.policy[:40]!r}; it is one of {', '.join(POLICIES)}"
+                1,
+                f"parallelism {self.policy[:40]!r}; it is one of {', '.join(POLICIES)}",
             )
         for layer in self.layers if self.policy == "HYBRID_CUSTOMIZED" else ():
             if not layer.policy:
                 raise self.bad(
-                    layer.line, "no parallelism in column 13; HYBRID_CUSTOMIZED has one per layer"
+                    layer.line,
+                    "no parallelism in column 13; HYBRID_CUSTOMIZED has one per layer",
                 )
 
     def divide(self, num_ranks: int, machine_ranks: int) -> None:
@@ -97,10 +105,14 @@ class _Table(LayerTable):
         inside = min(machine_ranks, num_ranks)
         tensor = self.parameter(num_ranks, "model_parallel_NPU_group")
         model = inside if tensor is None else tensor
-        for dimension, size in (("machine", inside), ("model_parallel_NPU_group", model)):
+        for dimension, size in (
+            ("machine", inside),
+            ("model_parallel_NPU_group", model),
+        ):
             if size < 1 or num_ranks % size:
                 raise self.bad(
-                    1, f"{dimension} of {size} ranks: must divide the {num_ranks} of the topology"
+                    1,
+                    f"{dimension} of {size} ranks: must divide the {num_ranks} of the topology",
                 )
         if self.policy.startswith("HYBRID_TRANSFORMER") and tensor is None:
             self.found.assume(
@@ -119,7 +131,8 @@ class _Table(LayerTable):
         if policy not in _OF:
             listing = ", ".join(sorted(_OF))
             raise self.bad(
-                layer.line, f"parallelism {policy[:40]!r} of a layer; it is one of {listing}"
+                layer.line,
+                f"parallelism {policy[:40]!r} of a layer; it is one of {listing}",
             )
         if layer.parts[part].suffix:
             return ""
@@ -138,10 +151,13 @@ class _Table(LayerTable):
             for layer in self.layers:
                 self.run(layer, FORWARD, wait=True)
         elif self.policy.startswith("HYBRID_DLRM"):
-            self._dlrm(self._last_bottom(), enhanced=self.policy == "HYBRID_DLRM_ENHANCED")
+            self._dlrm(
+                self._last_bottom(), enhanced=self.policy == "HYBRID_DLRM_ENHANCED"
+            )
         elif self.policy.startswith("HYBRID_TRANSFORMER"):
             self.transformer(
-                self._layers_of_key("checkpoints"), self._layers_of_key("checkpoint_initiates")
+                self._layers_of_key("checkpoints"),
+                self._layers_of_key("checkpoint_initiates"),
             )
         else:
             self._hybrid()
@@ -220,7 +236,12 @@ class _Table(LayerTable):
     def _last_bottom(self) -> int:
         result = self.parameter(len(self.layers), "DLRM_LAST_BOTTOM_LAYER")
         words = self.words
-        if result is None and len(words) > 1 and words[1].isdecimal() and len(words[1]) < 9:
+        if (
+            result is None
+            and len(words) > 1
+            and words[1].isdecimal()
+            and len(words[1]) < 9
+        ):
             result = int(words[1])
         if result is None or result >= len(self.layers):
             raise self.bad(
@@ -233,10 +254,15 @@ class _Table(LayerTable):
         """Return the layers of ``key: COUNT LAYER LAYER ...``."""
         if f"{key}:" not in self.words:
             return set()
-        count, last = self.parameter(len(self.layers), key) or 0, len(self.layers) - 1
+        count, last = (
+            self.parameter(len(self.layers), key) or 0,
+            len(self.layers) - 1,
+        )
         numbers = self.words[self.words.index(f"{key}:") + 2 :][:count]
         if len(numbers) < count or not all(
             n.isdecimal() and len(n) < 9 and int(n) <= last for n in numbers
         ):
-            raise self.bad(1, f"{key}: must be a count and as many layers of 0..{last}")
+            raise self.bad(
+                1, f"{key}: must be a count and as many layers of 0..{last}"
+            )
         return {int(n) for n in numbers}

@@ -23,7 +23,9 @@ _CALL = re.compile(
 )
 _TITLE = re.compile(r"Comm\. Op\s+Message Size\s+Count\s+Total Latency")
 _NAME = re.compile(r"\s*([a-z]\w{2,60})(?: \| \[Caller Func: \w+\])?\s*$")
-_ROW = re.compile(rf"\s+{_NUMBER} ?([KMGT]?B)\s+(\d{{1,12}})\s+{_NUMBER}\s+{_NUMBER}\s")
+_ROW = re.compile(
+    rf"\s+{_NUMBER} ?([KMGT]?B)\s+(\d{{1,12}})\s+{_NUMBER}\s+{_NUMBER}\s"
+)
 
 
 def read(
@@ -85,7 +87,9 @@ class _Reader:
                 self.found.events.clear()  # a summary of calls that are also logged individually
             self.logged = rank
         if rank != self.logged:
-            self.found.skipped["calls of further ranks, which are taken to be the same"] += 1
+            self.found.skipped[
+                "calls of further ranks, which are taken to be the same"
+            ] += 1
             return
         self._add(match[2], _bytes(match[4], match[5]), float(match[3]), line)
 
@@ -93,13 +97,19 @@ class _Reader:
         if self.logged >= 0:
             return
         for _ in range(min(int(match[3]), MOST_CALLS)):
-            self._add(self.summary, _bytes(match[1], match[2]), float(match[5]), line)
+            self._add(
+                self.summary, _bytes(match[1], match[2]), float(match[5]), line
+            )
             if len(self.found.events) >= MOST_CALLS:
                 break
 
     def _add(self, name: str, size: int, took_ms: float, line: int) -> None:
         operation = operation_starting(name)
-        if not operation or operation in ("send", "recv") or (size == 0 and operation != "barrier"):
+        if (
+            not operation
+            or operation in ("send", "recv")
+            or (size == 0 and operation != "barrier")
+        ):
             call_words = "of 0 bytes" if operation and not size else f"{name[:40]!r}"
             self.found.skipped[f"calls {call_words}"] += 1
             return

@@ -42,7 +42,9 @@ EAGER_BYTES = 65_535
 _RANKS = re.compile(r"num_ranks\s+([0-9]{1,9})")
 _RANK = re.compile(r"rank\s+([0-9]{1,9})")
 _NEEDS = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")
-_CALC = re.compile(r"(?:(\w+)\s*:\s*)?calc\s+([0-9]{1,18})((?:\s+\w+\s+-?[0-9]{1,9})*)")
+_CALC = re.compile(
+    r"(?:(\w+)\s*:\s*)?calc\s+([0-9]{1,18})((?:\s+\w+\s+-?[0-9]{1,9})*)"
+)
 _MESSAGE = re.compile(
     r"(?:(\w+)\s*:\s*)?(send|recv)\s+([0-9]{1,15})b\s+(to|from)\s+(-?[0-9]{1,9})((?:\s+\w+\s+-?[0-9]{1,18})*)"
 )
@@ -77,7 +79,9 @@ class _Rank:
                         f"{self.where}:{line}: rank {self.number} has no operation {label[:40]}"
                     )
             step = self.steps[self.labels[later]]
-            (step.starts if how == "irequires" else step.needs).append(self.labels[earlier])
+            (step.starts if how == "irequires" else step.needs).append(
+                self.labels[earlier]
+            )
         self.edges.clear()
 
 
@@ -120,10 +124,17 @@ class _Reader:
             else:
                 self._operation(rank, line, text)
         if rank is not None:
-            raise self._bad(line, f"rank {rank.number} has no closing '}}'; is the file complete?")
+            raise self._bad(
+                line,
+                f"rank {rank.number} has no closing '}}'; is the file complete?",
+            )
         if not self.found.num_ranks:
-            raise self._bad(line, "no num_ranks; a GOAL schedule begins with `num_ranks N`")
-        return self._finish({number: self.ranks[number].steps for number in sorted(self.ranks)})
+            raise self._bad(
+                line, "no num_ranks; a GOAL schedule begins with `num_ranks N`"
+            )
+        return self._finish(
+            {number: self.ranks[number].steps for number in sorted(self.ranks)}
+        )
 
     def binary(self) -> Recording:
         """Read a file of ``txt2bin``; its operations have numbers instead of lines."""
@@ -138,16 +149,22 @@ class _Reader:
         count = _RANKS.fullmatch(text)
         if count is not None:
             if self.found.num_ranks or not 1 <= int(count[1]) <= MAX_RANKS:
-                raise self._bad(line, f"{text[:60]}: must be there once, with 1..{MAX_RANKS}")
+                raise self._bad(
+                    line, f"{text[:60]}: must be there once, with 1..{MAX_RANKS}"
+                )
             self.found.num_ranks = int(count[1])
             return None
         begin = _RANK.fullmatch(text)
         if begin is None:
-            raise self._bad(line, f"{text[:60]!r}: expected `num_ranks N` or `rank R {{`")
+            raise self._bad(
+                line, f"{text[:60]!r}: expected `num_ranks N` or `rank R {{`"
+            )
         number = int(begin[1])
         if number >= self.found.num_ranks or number in self.ranks:
             problem = (
-                "occurs twice" if number in self.ranks else f"num_ranks is {self.found.num_ranks}"
+                "occurs twice"
+                if number in self.ranks
+                else f"num_ranks is {self.found.num_ranks}"
             )
             raise self._bad(line, f"rank {number}: {problem}")
         self.ranks[number] = _Rank(number, self.name)
@@ -157,7 +174,8 @@ class _Reader:
         self.count += 1
         if self.count > MOST_EVENTS:
             raise self._bad(
-                line, f"more than {MOST_EVENTS} operations and requires; use a shorter schedule"
+                line,
+                f"more than {MOST_EVENTS} operations and requires; use a shorter schedule",
             )
         needs = _NEEDS.fullmatch(text)
         if needs is not None:
@@ -182,11 +200,15 @@ class _Reader:
     def _message(self, rank: _Rank, line: int, match: re.Match[str]) -> GoalStep:
         kind, word, peer = match[2], match[4], int(match[5])
         if word != ("to" if kind == "send" else "from"):
-            raise self._bad(line, f"{kind} ... {word}: must be `send Nb to R` or `recv Nb from R`")
+            raise self._bad(
+                line,
+                f"{kind} ... {word}: must be `send Nb to R` or `recv Nb from R`",
+            )
         anyone = kind == "recv" and peer == ANY
         if not anyone and not 0 <= peer < self.found.num_ranks:
             raise self._bad(
-                line, f"{kind} {word} {peer}: must be a rank of 0..{self.found.num_ranks - 1}"
+                line,
+                f"{kind} {word} {peer}: must be a rank of 0..{self.found.num_ranks - 1}",
             )
         if int(match[3]) > MAX_BYTES:
             raise self._bad(line, f"{kind} {match[3]}b: at most 1 TiB")
@@ -195,7 +217,8 @@ class _Reader:
         self._attributes(step, match[6])
         if step.tag < (ANY if kind == "recv" else 0):
             raise self._bad(
-                line, f"tag {step.tag}: must be at least 0; -1 is any, for receives only"
+                line,
+                f"tag {step.tag}: must be at least 0; -1 is any, for receives only",
             )
         return step
 
@@ -223,9 +246,7 @@ class _Reader:
             )
         if order.stuck is not None:
             step = order.step(order.stuck)
-            operation = (
-                f"{step.kind if step.kind != 'compute' else 'calc'} {step.label[:40]}".strip()
-            )
+            operation = f"{step.kind if step.kind != 'compute' else 'calc'} {step.label[:40]}".strip()
             rank = order.stuck.rank
             place = self.where.format(rank=rank, line=step.line)
             raise InputError(
@@ -290,7 +311,11 @@ class _Events:
                 continue
             if step.kind == "send":
                 key = (op.rank, step.peer, step.tag)
-            elif step.kind == "recv" and op not in self.order.match and step.peer != ANY:
+            elif (
+                step.kind == "recv"
+                and op not in self.order.match
+                and step.peer != ANY
+            ):
                 key = (step.peer, op.rank, max(0, step.tag))
             else:
                 continue
@@ -303,7 +328,9 @@ class _Events:
         """Return True if an operation is a message of a rank to itself."""
         step = self.order.step(op)
         send = self.order.match.get(op)
-        return step.kind != "compute" and (send.rank if send else step.peer) == op.rank
+        return (
+            step.kind != "compute" and (send.rank if send else step.peer) == op.rank
+        )
 
     def _waits(self, op: GoalOp, step: GoalStep) -> tuple[int, ...]:
         """Return the events whose end an operation waits for.
@@ -339,7 +366,9 @@ class _Events:
             duration_ps=step.size * PS_PER_NS,
         )
 
-    def _add(self, op: GoalOp, step: GoalStep, kind: EventKind, stream: str, **fields: Any) -> int:
+    def _add(
+        self, op: GoalOp, step: GoalStep, kind: EventKind, stream: str, **fields: Any
+    ) -> int:
         """Add the event of an operation; return its index."""
         self.event_of[op] = len(self.recording.events)
         name = step.label or ("calc" if step.kind == "compute" else step.kind)
@@ -356,7 +385,9 @@ class _Events:
             if at == before or len(ancestors) > 100:
                 return True
             ancestors += [
-                d for d in self.recording.events[at].deps if d >= before and d not in ancestors
+                d
+                for d in self.recording.events[at].deps
+                if d >= before and d not in ancestors
             ]
         return False
 

@@ -17,7 +17,12 @@ from clusim.base.errors import InputError
 from clusim.base.match import ANY
 from clusim.formats.recordings.model import MOST_EVENTS, EventKind, Recording
 from clusim.formats.recordings.source import map_file
-from clusim_formats.recordings.goal_order import MAX_BYTES, MAX_NS, MAX_RANKS, GoalStep
+from clusim_formats.recordings.goal_order import (
+    MAX_BYTES,
+    MAX_NS,
+    MAX_RANKS,
+    GoalStep,
+)
 
 COOKIE: Final = struct.pack("<Q", 4223)
 USED_UP: Final = struct.pack("<Q", 2342)
@@ -59,8 +64,12 @@ def read_binary(name: str, recording: Recording) -> dict[int, list[GoalStep]]:
     if not 1 <= num_ranks <= MAX_RANKS:
         raise InputError(f"{name}: {num_ranks} ranks; must be 1..{MAX_RANKS}")
     if len(base) < _HEAD.size + 16 * num_ranks:
-        raise InputError(f"{name}: ends in its table of {num_ranks} ranks; copy it again")
-    table = np.frombuffer(base, "<u8", 2 * num_ranks, _HEAD.size).reshape(num_ranks, 2)
+        raise InputError(
+            f"{name}: ends in its table of {num_ranks} ranks; copy it again"
+        )
+    table = np.frombuffer(base, "<u8", 2 * num_ranks, _HEAD.size).reshape(
+        num_ranks, 2
+    )
     recording.num_ranks = num_ranks
     result = {}
     spent = 0
@@ -81,18 +90,28 @@ def read_binary(name: str, recording: Recording) -> dict[int, list[GoalStep]]:
 class _Part:
     """Operations of a rank."""
 
-    def __init__(self, name: str, rank: int, base: memoryview, extent: tuple[int, int]) -> None:
+    def __init__(
+        self, name: str, rank: int, base: memoryview, extent: tuple[int, int]
+    ) -> None:
         self.name, self.rank = name, rank
         first, end = extent
         if end < first + 8 or end > len(base):
-            raise self._bad(f"is at {first} to {end} of {len(base)} bytes; is the file cut?")
+            raise self._bad(
+                f"is at {first} to {end} of {len(base)} bytes; is the file cut?"
+            )
         self.count, roots = struct.unpack_from("<II", base, first)
         at = first + 8 + 4 * roots
         behind = at + _OPERATION.itemsize * self.count
         if behind > end or (end - behind) % 4:
-            raise self._bad(f"{self.count} operations do not fit into its {end - first} bytes")
-        self.operations: NDArray[Any] = np.frombuffer(base, _OPERATION, self.count, at)
-        self.edges: NDArray[Any] = np.frombuffer(base, "<u4", (end - behind) // 4, behind)
+            raise self._bad(
+                f"{self.count} operations do not fit into its {end - first} bytes"
+            )
+        self.operations: NDArray[Any] = np.frombuffer(
+            base, _OPERATION, self.count, at
+        )
+        self.edges: NDArray[Any] = np.frombuffer(
+            base, "<u4", (end - behind) // 4, behind
+        )
 
     def _bad(self, message: str, at: int | None = None) -> InputError:
         where = "" if at is None else f" operation {at}"
@@ -101,7 +120,8 @@ class _Part:
     def steps(self, num_ranks: int) -> list[GoalStep]:
         """Return the operations."""
         listed = sum(
-            int(self.operations[key].astype(np.uint64).sum()) for key in ("ends", "starts")
+            int(self.operations[key].astype(np.uint64).sum())
+            for key in ("ends", "starts")
         )
         if listed != len(self.edges):
             raise self._bad(
@@ -112,17 +132,29 @@ class _Part:
         waits = [0] * self.count
         targets: list[int] = self.edges.tolist()
         for at, row in enumerate(rows):
-            for number, first, start in ((row[7], row[8], False), (row[9], row[10], True)):
+            for number, first, start in (
+                (row[7], row[8], False),
+                (row[9], row[10], True),
+            ):
                 if number and first + number > len(targets):
-                    raise self._bad(f"names its dependents at {first} of {len(targets)} places", at)
+                    raise self._bad(
+                        f"names its dependents at {first} of {len(targets)} places",
+                        at,
+                    )
                 for later in targets[first : first + number]:
                     if later >= self.count:
-                        raise self._bad(f"operation {later} of {self.count} waits for it", at)
+                        raise self._bad(
+                            f"operation {later} of {self.count} waits for it", at
+                        )
                     waits[later] += 1
-                    (result[later].starts if start else result[later].needs).append(at)
+                    (result[later].starts if start else result[later].needs).append(
+                        at
+                    )
         for at, row in enumerate(rows):
             if row[0] != waits[at]:
-                raise self._bad(f"waits for {row[0]} others, but {waits[at]} are listed", at)
+                raise self._bad(
+                    f"waits for {row[0]} others, but {waits[at]} are listed", at
+                )
         return result
 
     def _step(self, at: int, row: Any, num_ranks: int) -> GoalStep:
@@ -130,7 +162,9 @@ class _Part:
         _, number, peer, size, tag, cpu = row[:6]
         kind = _KINDS.get(number)
         if kind is None:
-            raise self._bad(f"type {number}; must be 1 (send), 2 (recv) or 3 (calc)", at)
+            raise self._bad(
+                f"type {number}; must be 1 (send), 2 (recv) or 3 (calc)", at
+            )
         if kind == "compute":
             if size > MAX_NS:
                 raise self._bad(f"calc {size}: at most {MAX_NS} ns", at)

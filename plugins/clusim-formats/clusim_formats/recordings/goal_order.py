@@ -98,7 +98,9 @@ class _Started(NamedTuple):
 class _Player(Timeline[GoalOp]):
     """State of playing a schedule; times are ns."""
 
-    def __init__(self, ranks: Mapping[int, list[GoalStep]], eager_bytes: int) -> None:
+    def __init__(
+        self, ranks: Mapping[int, list[GoalStep]], eager_bytes: int
+    ) -> None:
         super().__init__()
         self.order = Order(ranks, eager_bytes)
         self.count = 0
@@ -111,7 +113,9 @@ class _Player(Timeline[GoalOp]):
             for at, step in enumerate(steps):
                 op = GoalOp(rank, at)
                 starts = (_Started(GoalOp(rank, other)) for other in step.starts)
-                self.add(op, [*(GoalOp(rank, other) for other in step.needs), *starts])
+                self.add(
+                    op, [*(GoalOp(rank, other) for other in step.needs), *starts]
+                )
                 if step.kind != "compute":
                     end, key = _address(op, step)
                     self.coming.setdefault((end, step.kind), Counter())[key] += 1

@@ -20,7 +20,13 @@ from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.match import MatchCounts, by_order
 from clusim.base.terms.dtypes import find_dtype
-from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Event, EventKind, Recording
+from clusim.formats.recordings.model import (
+    ABSENT,
+    MOST_BYTES,
+    Event,
+    EventKind,
+    Recording,
+)
 from clusim.formats.recordings.source import Paths, lines, only_file
 
 KIND = "hlo"
@@ -46,7 +52,9 @@ _INNER = re.compile(
 _TRIPS = re.compile(r'known_trip_count"?\s*[:=]\s*\{\s*"?n"?\s*:\s*"?(\d{1,12})')
 _ENDS: Final[tuple[EventKind, EventKind]] = ("send", "recv")
 _SYNC = re.compile(r'"is_sync"\s*:\s*true')
-_PAIRS = re.compile(r"source_target_pairs=\{\s*((?:\{\s*\d+\s*,\s*\d+\s*\}\s*,?\s*)*)\}")
+_PAIRS = re.compile(
+    r"source_target_pairs=\{\s*((?:\{\s*\d+\s*,\s*\d+\s*\}\s*,?\s*)*)\}"
+)
 _PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
 _LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{[^a-z]*")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([0-9,]*)\}")
@@ -124,9 +132,17 @@ def _devices(module: HloModule, num_ranks: int | None, name: str) -> int:
         result *= int(match[1]) if match else 1
     for items in module.computations.values():
         for item in items:
-            if item.opcode.partition("-start")[0] in (*_COLLECTIVES, "collective-permute"):
+            if item.opcode.partition("-start")[0] in (
+                *_COLLECTIVES,
+                "collective-permute",
+            ):
                 listed = _LISTED.search(item.attributes) or [""]
-                result = max([result, *(int(n) + 1 for n in re.findall(r"\d{1,9}", listed[0]))])
+                result = max(
+                    [
+                        result,
+                        *(int(n) + 1 for n in re.findall(r"\d{1,9}", listed[0])),
+                    ]
+                )
     if result == 1 and num_ranks is not None:
         result = num_ranks
     if result > MOST_RANKS:
@@ -151,7 +167,9 @@ class _Program:
     turns: int = 0
     flops: dict[str, int] = field(default_factory=dict)
 
-    def add(self, item: HloInstruction, kind: EventKind, before: Ready, **fields: Any) -> _Step:
+    def add(
+        self, item: HloInstruction, kind: EventKind, before: Ready, **fields: Any
+    ) -> _Step:
         """Append the step of an instruction."""
         deps = tuple(at for at in before if at != ABSENT)
         where = f"{self.recording.name}:{item.line}"
@@ -166,11 +184,15 @@ class _Program:
         """
         items = self.module.computations.get(name)
         if items is None or depth > _DEPTH:
-            self.recording.skipped["computations that are missing or nested too deep"] += 1
+            self.recording.skipped[
+                "computations that are missing or nested too deep"
+            ] += 1
             return _NOTHING
         self.turns += 1
         if self.turns > MOST_EVENTS:
-            raise InputError(f"{self.recording.name}: more than {MOST_EVENTS} computations are run")
+            raise InputError(
+                f"{self.recording.name}: more than {MOST_EVENTS} computations are run"
+            )
         ready: dict[str, Ready] = {}
         shapes = {item.name: item.shape for item in items}
         last = _NOTHING
@@ -179,13 +201,17 @@ class _Program:
                 raise InputError(
                     f"{self.recording.name}:{item.line}: more than {MOST_EVENTS} steps"
                 )
-            before = _latest([ready.get(operand, _NOTHING) for operand in item.operands])
+            before = _latest(
+                [ready.get(operand, _NOTHING) for operand in item.operands]
+            )
             if item.opcode == "parameter":
                 before = inputs
             last = ready[item.name] = self._step(item, before, shapes, depth)
         return last
 
-    def _step(self, item: HloInstruction, before: Ready, shapes: Shapes, depth: int) -> Ready:
+    def _step(
+        self, item: HloInstruction, before: Ready, shapes: Shapes, depth: int
+    ) -> Ready:
         """Append the step of an instruction; return the steps that its result depends on."""
         base = item.opcode.removesuffix("-start")
         if item.opcode in _FREE:
@@ -194,7 +220,9 @@ class _Program:
             return self._inner(item, before, depth)
         if base in _COLLECTIVES or base == "collective-permute":
             return self._communicate(item, base, before)
-        reads = [tensor for operand in item.operands for tensor in shapes.get(operand, ())]
+        reads = [
+            tensor for operand in item.operands for tensor in shapes.get(operand, ())
+        ]
         size = min(sum(t.bytes for t in (*reads, *item.shape)), MOST_BYTES)
         flops = min(self._flops(item, shapes, depth), _MOST_FLOPS)
         self.add(
@@ -205,7 +233,9 @@ class _Program:
     def _inner(self, item: HloInstruction, before: Ready, depth: int) -> Ready:
         """Run the computation that an instruction calls, as many times as it does."""
         names = [
-            name for name in _INNER.findall(item.attributes) if name in self.module.computations
+            name
+            for name in _INNER.findall(item.attributes)
+            if name in self.module.computations
         ]
         trips = _TRIPS.search(item.attributes)
         times = int(trips[1]) if trips else 1
@@ -214,7 +244,9 @@ class _Program:
         if item.opcode == "conditional":
             self.recording.assume("of branches the first is taken")
         if times > MOST_EVENTS:
-            raise InputError(f"{self.recording.name}:{item.line}: a loop of {times} turns")
+            raise InputError(
+                f"{self.recording.name}:{item.line}: a loop of {times} turns"
+            )
         first = len(self.steps)
         for _ in range(times):
             num_steps = len(self.steps)
@@ -232,7 +264,11 @@ class _Program:
         started = item.opcode.endswith("-start")
         background = started and not _SYNC.search(item.attributes)
         shape = item.shape
-        if started and base in ("all-gather", "collective-permute") and len(shape) > 1:
+        if (
+            started
+            and base in ("all-gather", "collective-permute")
+            and len(shape) > 1
+        ):
             shape = shape[len(shape) // 2 :] if base == "all-gather" else shape[:1]
         size = min(sum(tensor.bytes for tensor in shape), MOST_BYTES)
         data_type = find_dtype(shape[0].kind) if shape else None
@@ -240,11 +276,16 @@ class _Program:
         groups: list[tuple[int, ...]] = []
         if base == "collective-permute":
             match = _PAIRS.search(item.attributes)
-            listed = [(int(a[:9]), int(b[:9])) for a, b in _PAIR.findall(match[1] if match else "")]
+            listed = [
+                (int(a[:9]), int(b[:9]))
+                for a, b in _PAIR.findall(match[1] if match else "")
+            ]
             pairs = tuple((a, b) for a, b in listed if a != b)
             bad = any(max(pair) >= self.recording.num_ranks for pair in listed)
             useful = bool(pairs) and not bad
-            useful &= all(len(set(end)) == len(listed) for end in zip(*listed, strict=True))
+            useful &= all(
+                len(set(end)) == len(listed) for end in zip(*listed, strict=True)
+            )
         else:
             groups = replica_groups(item.attributes, self.recording.num_ranks) or []
             size *= len(groups[0]) if base == "reduce-scatter" and groups else 1
@@ -252,7 +293,9 @@ class _Program:
             groups = [group for group in groups if len(group) > 1]
             useful = bool(groups) and equal
         if not useful or not size:
-            self.recording.skipped[f"{base} without bytes or groups of several devices"] += 1
+            self.recording.skipped[
+                f"{base} without bytes or groups of several devices"
+            ] += 1
             return before
         step = self.add(
             item,
@@ -276,7 +319,9 @@ class _Program:
             dims = _CONTRACTING.search(item.attributes)
             lhs, depth_of = sides[0][0].dims, 1
             for word in dims[1].split(",") if dims else []:
-                depth_of *= lhs[int(word)] if word and int(word[:4]) < len(lhs) else 1
+                depth_of *= (
+                    lhs[int(word)] if word and int(word[:4]) < len(lhs) else 1
+                )
             return 2 * out * depth_of
         gemm = item.opcode == "custom-call" and "gemm" in item.attributes
         if gemm and all(sides) and len(sides) == 2:
@@ -290,7 +335,9 @@ class _Program:
     def _inside(self, name: str, depth: int) -> int:
         """Return the floating-point operations of the matrix products of a fusion."""
         if name not in self.flops:
-            self.flops[name] = 0  # ends the recursion of a computation that calls itself
+            self.flops[name] = (
+                0  # ends the recursion of a computation that calls itself
+            )
             items = self.module.computations.get(name, [])
             shapes = {part.name: part.shape for part in items}
             parts = (part for part in items if part.opcode in ("dot", "fusion"))
@@ -312,13 +359,17 @@ def _write(recording: Recording, program: _Program) -> None:
                 for at in (recording.group("", group),)
                 for rank in group
             }
-    ends = [(dict(step.pairs), {b: a for a, b in step.pairs}) for step in program.steps]
+    ends = [
+        (dict(step.pairs), {b: a for a, b in step.pairs}) for step in program.steps
+    ]
     events = recording.events
     for rank in range(recording.num_ranks):
         first = [0] * (len(program.steps) + 1)
         for at, step in enumerate(program.steps):
             first[at] = len(events)
-            deps = tuple(n for d in step.event.deps for n in range(first[d], first[d + 1]))
+            deps = tuple(
+                n for d in step.event.deps for n in range(first[d], first[d + 1])
+            )
             event = replace(step.event, rank=rank, deps=deps)
             group = members[step.groups].get(rank)
             if event.kind == "compute":
@@ -326,10 +377,19 @@ def _write(recording: Recording, program: _Program) -> None:
             elif group is not None:
                 number = counts.add(by_order(group, rank))
                 events.append(replace(event, group=group, sequence=number))
-            for kind, peer in zip(_ENDS, (side.get(rank) for side in ends[at]), strict=True):
+            for kind, peer in zip(
+                _ENDS, (side.get(rank) for side in ends[at]), strict=True
+            ):
                 if peer is not None:
                     events.append(
-                        replace(event, kind=kind, group=everyone, tag=at, peer=peer, bunch=at)
+                        replace(
+                            event,
+                            kind=kind,
+                            group=everyone,
+                            tag=at,
+                            peer=peer,
+                            bunch=at,
+                        )
                     )
             first[at + 1] = len(events)
 
@@ -391,13 +451,17 @@ def read_module(path: str) -> HloModule:
                 continue
             match = _MODULE.match(stripped)
             if match is None:
-                raise InputError(f"{path}:{line}: {stripped[:40]!r}: must begin with HloModule")
+                raise InputError(
+                    f"{path}:{line}: {stripped[:40]!r}: must begin with HloModule"
+                )
             module = HloModule(match[1], match[2])
         elif body is None:
             begin = _COMPUTATION.match(stripped)
             if begin is not None:
                 if begin[2] in module.computations:
-                    raise InputError(f"{path}:{line}: computation {begin[2][:40]} occurs twice")
+                    raise InputError(
+                        f"{path}:{line}: computation {begin[2][:40]} occurs twice"
+                    )
                 body = module.computations[begin[2]] = []
                 module.entry = begin[2] if begin[1] else module.entry
         elif stripped.startswith("}"):
@@ -405,7 +469,9 @@ def read_module(path: str) -> HloModule:
         elif stripped and not stripped.startswith("//"):
             count += 1
             if count > MOST_INSTRUCTIONS:
-                raise InputError(f"{path}:{line}: more than {MOST_INSTRUCTIONS} instructions")
+                raise InputError(
+                    f"{path}:{line}: more than {MOST_INSTRUCTIONS} instructions"
+                )
             body.append(_instruction(path, line, stripped))
     if module is None or not module.entry:
         raise InputError(f"{path}: no ENTRY computation; is the file cut?")
@@ -419,12 +485,19 @@ def _instruction(path: str, line: int, text: str) -> HloInstruction:
     shape, tail = _split(match[2]) if match is not None else ("", "")
     call = _CALL.match(tail)
     if match is None or call is None:
-        raise InputError(f"{path}:{line}: {text[:60]!r}: must be NAME = SHAPE OPCODE(OPERANDS)")
+        raise InputError(
+            f"{path}:{line}: {text[:60]!r}: must be NAME = SHAPE OPCODE(OPERANDS)"
+        )
     inside, behind = _split_at_bracket(call[2])
     operands = tuple(
-        m[1] for m in _OPERAND.finditer(re.sub(r"[\[{][^\]}\[{]{0,400}[\]}]", " ", inside))
+        m[1]
+        for m in _OPERAND.finditer(
+            re.sub(r"[\[{][^\]}\[{]{0,400}[\]}]", " ", inside)
+        )
     )
-    return HloInstruction(match[1], line, call[1], tuple(_tensors(shape)), operands, behind)
+    return HloInstruction(
+        match[1], line, call[1], tuple(_tensors(shape)), operands, behind
+    )
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -457,7 +530,10 @@ def replica_groups(attributes: str, num_ranks: int) -> list[tuple[int, ...]] | N
     iota = _IOTA.match(text)
     if iota is not None:
         return _of_iota(
-            *([int(n[:9]) for n in (part or "").split(",") if n] for part in iota.groups())
+            *(
+                [int(n[:9]) for n in (part or "").split(",") if n]
+                for part in iota.groups()
+            )
         )
     listed = re.match(r"\{\s*(?:\{[0-9, ]*\}[,\s]*)*\}", text)
     if text and not listed:
@@ -471,11 +547,17 @@ def replica_groups(attributes: str, num_ranks: int) -> list[tuple[int, ...]] | N
     return groups if len(set(flat)) == len(flat) and max(flat) < num_ranks else None
 
 
-def _of_iota(shape: list[int], dims: list[int], order: list[int]) -> list[tuple[int, ...]] | None:
+def _of_iota(
+    shape: list[int], dims: list[int], order: list[int]
+) -> list[tuple[int, ...]] | None:
     """Return the groups of ``[GROUPS,SIZE]<=[DIMS]T(ORDER)``; None if invalid."""
     total = prod(dims)
     order = order or list(range(len(dims)))
-    fits = len(shape) == 2 and prod(shape) == total and sorted(order) == list(range(len(dims)))
+    fits = (
+        len(shape) == 2
+        and prod(shape) == total
+        and sorted(order) == list(range(len(dims)))
+    )
     if not fits or not 0 < total <= 1 << 17:
         return None
     table = np.arange(total).reshape(dims).transpose(order).reshape(shape)

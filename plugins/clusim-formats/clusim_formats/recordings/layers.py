@@ -75,7 +75,9 @@ class RankStep:
         """Return an error that names the line."""
         return InputError(f"{self.name}:{line}: {message}")
 
-    def add(self, kind: EventKind, stream: str, name: str, line: int, **fields: Any) -> int:
+    def add(
+        self, kind: EventKind, stream: str, name: str, line: int, **fields: Any
+    ) -> int:
         """Add an event of a line that waits for `now`; return its index."""
         if kind == "collective":
             fields["sequence"] = self.calls[stream]
@@ -91,14 +93,23 @@ class RankStep:
         """
         if num_ranks > MOST_RANKS:
             raise InputError(f"{self.name}: {num_ranks} ranks; at most {MOST_RANKS}")
-        calls = (at for at, event in enumerate(self.events) if event.kind == "collective")
+        calls = (
+            at for at, event in enumerate(self.events) if event.kind == "collective"
+        )
         steps = self.events
         if self.most is not None:
-            steps = steps[: next(islice(calls, self.most - 1, None), len(steps) - 1) + 1]
+            steps = steps[
+                : next(islice(calls, self.most - 1, None), len(steps) - 1) + 1
+            ]
         if len(steps) < len(self.events):
-            self.found.assume(f"the first {self.most} calls of each rank, of {self.calls.total()}")
+            self.found.assume(
+                f"the first {self.most} calls of each rank, of {self.calls.total()}"
+            )
         result = self.found
-        result.num_ranks, result.alike = num_ranks, num_ranks * len(steps) > MOST_LAYER_EVENTS
+        result.num_ranks, result.alike = (
+            num_ranks,
+            num_ranks * len(steps) > MOST_LAYER_EVENTS,
+        )
         with pause_collector():
             _repeat(result, steps, strides)
         return result.finish()
@@ -170,10 +181,16 @@ class LayerTable(RankStep, ABC):
         self.strides: Strides = {}
         self._same: dict[LayerPart, LayerPart] = {}
         self._updates = 0
-        rows = ((line, words) for line, text in lines(name) if (words := text.split()))
+        rows = (
+            (line, words) for line, text in lines(name) if (words := text.split())
+        )
         _, self.words = next(rows, (0, []))
         line, second = next(rows, (0, []))
-        if len(second) != 1 or not second[0].isdecimal() or not 1 <= len(second[0]) <= 9:
+        if (
+            len(second) != 1
+            or not second[0].isdecimal()
+            or not 1 <= len(second[0]) <= 9
+        ):
             raise self.bad(
                 line or 2,
                 f"{' '.join(second)[:40]!r}: the second line must be the number of layers",
@@ -184,7 +201,9 @@ class LayerTable(RankStep, ABC):
         self.layers: list[TableLayer] = []
         for line, words in rows:
             if len(self.layers) == declared:
-                self.found.skipped[f"lines after the {declared} layers of the second line"] += 1
+                self.found.skipped[
+                    f"lines after the {declared} layers of the second line"
+                ] += 1
                 continue
             self.layers.append(self._layer(line, words))
         if len(self.layers) < declared:
@@ -224,7 +243,9 @@ class LayerTable(RankStep, ABC):
         except ValueError:
             value = float("nan")
         if not isfinite(value) or not 0 <= value <= limit:
-            raise self.bad(line, f"{field} {text[:40]!r}: must be a number from 0 to {limit}")
+            raise self.bad(
+                line, f"{field} {text[:40]!r}: must be a number from 0 to {limit}"
+            )
         return int(text) if text.isdecimal() else round(value)
 
     def parameter(self, limit: int, *keys: str) -> int | None:
@@ -254,7 +275,11 @@ class LayerTable(RankStep, ABC):
         duration_ps = layer.parts[part].compute_ns * PS_PER_NS
         if duration_ps > 0:
             name = f"{layer.name} {_PARTS[part]}"
-            self.now = (self._add(layer, "compute", "compute", name, duration_ps=duration_ps),)
+            self.now = (
+                self._add(
+                    layer, "compute", "compute", name, duration_ps=duration_ps
+                ),
+            )
 
     def communicate(self, layer: TableLayer, part: int) -> int | None:
         """Start a communication; return its last event, None without a call."""
@@ -263,21 +288,35 @@ class LayerTable(RankStep, ABC):
             return None
         _, ranks = self.strides.get(role, (0, 0))
         if ranks < 2:
-            reason = "in groups of one rank" if ranks else f"without a group: {comm.word}"
+            reason = (
+                "in groups of one rank" if ranks else f"without a group: {comm.word}"
+            )
             self.found.skipped[f"communications {reason}"] += 1
             return None
         gathered = self.gathers_parts and comm.operation == "all_gather"
-        name, size = f"{layer.name} {_PARTS[part]}", comm.size * (ranks if gathered else 1)
-        end = self._add(layer, "collective", role, name, operation=comm.operation, bytes=size)
+        name, size = (
+            f"{layer.name} {_PARTS[part]}",
+            comm.size * (ranks if gathered else 1),
+        )
+        end = self._add(
+            layer, "collective", role, name, operation=comm.operation, bytes=size
+        )
         if not layer.update_ns:
             return end
         stream, name = f"update {self._updates}", f"{layer.name} update"
         self._updates += 1
         duration_ps = layer.update_ns * PS_PER_NS
-        return self._add(layer, "delay", stream, name, deps=(end,), duration_ps=duration_ps)
+        return self._add(
+            layer, "delay", stream, name, deps=(end,), duration_ps=duration_ps
+        )
 
     def _add(
-        self, layer: TableLayer, kind: EventKind, stream: str, name: str, **fields: Any
+        self,
+        layer: TableLayer,
+        kind: EventKind,
+        stream: str,
+        name: str,
+        **fields: Any,
     ) -> int:
         if len(self.events) >= MOST_LAYER_EVENTS:
             raise self.bad(

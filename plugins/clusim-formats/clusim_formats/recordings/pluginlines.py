@@ -70,16 +70,25 @@ class _Lines(PluginJob):
 
     def _comma(self, record: dict[str, Any], name: str, where: str) -> None:
         """Keep a call of CoMMA."""
-        comm, rank = record.get("comm_hash"), integer_or_absent(record.get("rank"), MOST_RANKS - 1)
-        size = integer_or_absent(table_of(record.get("args")).get("size"), MOST_BYTES)
+        comm, rank = (
+            record.get("comm_hash"),
+            integer_or_absent(record.get("rank"), MOST_RANKS - 1),
+        )
+        size = integer_or_absent(
+            table_of(record.get("args")).get("size"), MOST_BYTES
+        )
         if not isinstance(comm, str) or ABSENT in (rank, size):
             self.skip("calls without communicator, rank or size", where)
             return
         call = PluginCall(intern(comm[:64]), rank, where, size=size)
         call.number = (
-            integer_or_absent(record.get("seq_num")) if record["cat"] == "COLL" else ABSENT
+            integer_or_absent(record.get("seq_num"))
+            if record["cat"] == "COLL"
+            else ABSENT
         )
-        call.start = _time_ps(record.get("child_start_ts", record.get("ts")), _MOST_US) or 0
+        call.start = (
+            _time_ps(record.get("child_start_ts", record.get("ts")), _MOST_US) or 0
+        )
         call.took = _time_ps(record.get("child_dur"), _LONGEST_US) or 0
         call.channels = integer(record.get("n_max_channel"), 64) or 0
         match = _PID.search(name.rsplit("/", 1)[-1])
@@ -92,13 +101,17 @@ class _Lines(PluginJob):
             return
         kind, details = record.get("type"), table_of(record.get("details"))
         start, stop = (
-            _time_ps(table_of(record.get(key)).get("ts"), _MOST_US) for key in ("start", "stop")
+            _time_ps(table_of(record.get(key)).get("ts"), _MOST_US)
+            for key in ("start", "stop")
         )
         pid = integer(record.get("myPid"), 1 << 32) or 0
         if kind == "ncclProfileKernelCh" and start is not None and stop is not None:
             self._kernel((pid, str(record.get("parentObj"))[:20]), start, stop)
             return
-        comm, rank = record.get("commId"), integer_or_absent(record.get("rank"), MOST_RANKS - 1)
+        comm, rank = (
+            record.get("commId"),
+            integer_or_absent(record.get("rank"), MOST_RANKS - 1),
+        )
         if not isinstance(comm, int) or rank == ABSENT:
             if kind in _CALLS:
                 self.skip("calls without communicator, rank or size", where)
@@ -116,11 +129,18 @@ class _Lines(PluginJob):
             self.skip("calls without type, count or time", where)
             return
         call = PluginCall(name, rank, where, size=count * dtype.size_bytes)
-        call.number = integer_or_absent(details.get("seq")) if kind == "ncclProfileColl" else ABSENT
+        call.number = (
+            integer_or_absent(details.get("seq"))
+            if kind == "ncclProfileColl"
+            else ABSENT
+        )
         call.start = call.dumped = start
         call.channels = integer(details.get("channels"), 64) or 0
         gpu = str(record.get("gpuUuid", "")).removeprefix("GPU-").replace("-", "")
-        owner = ("", int(gpu, 16) if re.fullmatch(r"[0-9a-fA-F]{1,32}", gpu) else pid)
+        owner = (
+            "",
+            int(gpu, 16) if re.fullmatch(r"[0-9a-fA-F]{1,32}", gpu) else pid,
+        )
         if not self._keep(call, details, owner):
             return
         address = (pid, str(record.get("eventAddr"))[:20])
@@ -140,7 +160,9 @@ class _Lines(PluginJob):
         span = self.kernels.get(address, (start, stop))
         self.kernels[address] = (min(span[0], start), max(span[1], stop))
 
-    def _keep(self, call: PluginCall, details: dict[str, Any], owner: tuple[str, int]) -> bool:
+    def _keep(
+        self, call: PluginCall, details: dict[str, Any], owner: tuple[str, int]
+    ) -> bool:
         """Keep a call; return False if required data are missing."""
         name = details.get("func")
         message = isinstance(name, str) and name.lower() in ("send", "recv")
@@ -173,7 +195,9 @@ class _Lines(PluginJob):
         for call, owner in self.unplaced:
             # Usually one file per process. A file with several ranks of a communicator contains several processes,
             # which are identified by rank: ranks are assumed to have equal numbers in all communicators.
-            pid = owner[1] if not owner[0] else numbers.setdefault(owner, len(numbers))
+            pid = (
+                owner[1] if not owner[0] else numbers.setdefault(owner, len(numbers))
+            )
             process = call.rank if owner in merged else pid
             self.untimed += call.took == 0
             self.add(call, ("", process), max(2, self.n_ranks[call.comm]))

@@ -98,7 +98,11 @@ class _Profiler(PluginJob):
 
     def once(self, key: Any, value: Any) -> Any:
         """Return one shared object for equal values, to limit memory: many calls are equal."""
-        return self.same.setdefault(key, value) if len(self.same) < MOST_ALIKE else value
+        return (
+            self.same.setdefault(key, value)
+            if len(self.same) < MOST_ALIKE
+            else value
+        )
 
     def accepts(self, base: str) -> bool:
         return ".json" in base.lower() or base.lower().endswith(".txt")
@@ -132,7 +136,9 @@ class _Profiler(PluginJob):
             self.root = args.get("root") if begins else None
         elif kind in _CALLS:
             ident = event.get("name"), event.get("id")
-            if self.open is not None and (begins or ident != (self.open.name, self.open.ident)):
+            if self.open is not None and (
+                begins or ident != (self.open.name, self.open.ident)
+            ):
                 self._abandon()
             if begins:
                 self._open(event, args, where)
@@ -189,7 +195,11 @@ class _Profiler(PluginJob):
         result.hosts = self._hosts(result, ranks)
         clocks = [call.clock[0] for call in self.traced if call.clock]
         on_gpu = len(clocks) == len(self.traced)
-        write_calls(result, ranks, self._complete_calls(ranks, min(clocks) if on_gpu else ABSENT))
+        write_calls(
+            result,
+            ranks,
+            self._complete_calls(ranks, min(clocks) if on_gpu else ABSENT),
+        )
         result.assume(
             "sizes of communicators are not recorded: the number of ranks found, also as peers"
         )
@@ -203,7 +213,9 @@ class _Profiler(PluginJob):
                 " begin with their first call"
             )
         if self.mended:
-            result.assume(f"{self.mended} events were no JSON and were read with quotes added")
+            result.assume(
+                f"{self.mended} events were no JSON and were read with quotes added"
+            )
         if len(self.comms) > 1:
             result.assume(CONCURRENT)
 
@@ -212,7 +224,10 @@ class _Profiler(PluginJob):
         edges = set()
         for call in self.traced:
             members = ranks[call.comm]
-            edges |= {(members[call.rank], members[peer]) for peer in call.peers - {call.rank}}
+            edges |= {
+                (members[call.rank], members[peer])
+                for peer in call.peers - {call.rank}
+            }
         count = result.num_ranks
         fits = (
             size
@@ -265,14 +280,19 @@ class _Profiler(PluginJob):
         if not elements or elements * dtype.size_bytes > MOST_BYTES:
             self.skip("calls without a count", call.where)
             return None
-        result = PluginCall(call.comm, call.rank, call.where, size=elements * dtype.size_bytes)
+        result = PluginCall(
+            call.comm, call.rank, call.where, size=elements * dtype.size_bytes
+        )
         result.dtype = dtype.carrier
         result.algorithm = lower_case_name(args.get("Algorithm"))
         result.protocol = lower_case_name(args.get("Protocol"))
         channels = integer(args.get("nChannels", args.get("nMaxChannels")), 64)
         result.channels = channels or len(call.channels)
         if lower in ("send", "recv"):
-            result.kind, result.bunch = "send" if lower == "send" else "recv", call.bunch
+            result.kind, result.bunch = (
+                "send" if lower == "send" else "recv",
+                call.bunch,
+            )
             result.peer = integer_or_absent(args.get("Peer"), n_ranks - 1)
             if result.peer == ABSENT:
                 self.skip("sends and receives without a peer", call.where)
@@ -292,7 +312,10 @@ def _inside(call: _Call, kind: str, name: str, args: dict[str, Any]) -> None:
         channel = integer(args.get("Channel"), 255)
         if channel is not None:
             call.channels |= {channel}
-        start, stop = integer(args.get("StartGpuClk")), integer(args.get("StopGpuClk"))
+        start, stop = (
+            integer(args.get("StartGpuClk")),
+            integer(args.get("StopGpuClk")),
+        )
         if start and stop and start < stop:
             old = call.clock or (start, stop)
             call.clock = (min(old[0], start), max(old[1], stop))
@@ -302,7 +325,9 @@ def _inside(call: _Call, kind: str, name: str, args: dict[str, Any]) -> None:
             call.peers |= {peer}
 
 
-def _times(call: _Call, origin: int, first: dict[tuple[str, int], int]) -> tuple[int, int]:
+def _times(
+    call: _Call, origin: int, first: dict[tuple[str, int], int]
+) -> tuple[int, int]:
     """Return start and duration of a call [ps], by the GPU's clock if recorded."""
     duration = ABSENT
     if call.clock is not None:

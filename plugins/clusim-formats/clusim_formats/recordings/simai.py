@@ -23,7 +23,13 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.limits import MOST_RANKS
 from clusim.base.terms.operations import OPERATIONS, ROOTED
-from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_NS, EventKind, Recording
+from clusim.formats.recordings.model import (
+    ABSENT,
+    MOST_BYTES,
+    PS_PER_NS,
+    EventKind,
+    Recording,
+)
 from clusim.formats.recordings.source import Paths, head, lines, only_file
 from clusim_formats.recordings.layers import (
     MAX_NS,
@@ -38,8 +44,15 @@ _POLICIES = ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER")
 
 COLUMNS = "comm_type,comm_group,"
 
-_OPERATIONS = {name: item.name for item in OPERATIONS.values() for name in item.torch}
-_GROUPS = {"tp_group": "tp", "dp_group": "dp", "ep_group": "ep", "ep_dp_group": "dp_ep"}
+_OPERATIONS = {
+    name: item.name for item in OPERATIONS.values() for name in item.torch
+}
+_GROUPS = {
+    "tp_group": "tp",
+    "dp_group": "dp",
+    "ep_group": "ep",
+    "ep_dp_group": "dp_ep",
+}
 _RANKS = re.compile(r"\[\s*rank0\s*~\s*rank([0-9]{1,9})\s*\]\s*")
 _IN_NAME = re.compile(r"(?<![a-z])(tp|ep)[_-]?([0-9]{1,6})(?![0-9])")
 _SHAPE = re.compile(r"[(\[]\s*([0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)\s*,?\s*[)\]]")
@@ -81,7 +94,12 @@ def read(
 
 def _strides(tp: int, dp: int, ep: int) -> Strides:
     """Return groups of neighbours that are tensor-parallel, then experts, then replicas."""
-    return {"tp": (1, tp), "dp": (tp, dp), "ep": (tp, ep), "dp_ep": (tp * ep, dp // ep)}
+    return {
+        "tp": (1, tp),
+        "dp": (tp, dp),
+        "ep": (tp, ep),
+        "dp_ep": (tp * ep, dp // ep),
+    }
 
 
 class _Table(LayerTable):
@@ -99,18 +117,25 @@ class _Table(LayerTable):
             )
         ranks = self.parameter(MOST_RANKS, "all_gpus") or num_ranks
         if ranks is None:
-            raise self.bad(1, "no all_gpus; set --topology and --nodes: all their GPUs are used")
+            raise self.bad(
+                1, "no all_gpus; set --topology and --nodes: all their GPUs are used"
+            )
         if not self.parameter(MOST_RANKS, "all_gpus"):
-            self.found.assume(f"no all_gpus in the file: all {ranks} GPUs of the topology are used")
+            self.found.assume(
+                f"no all_gpus in the file: all {ranks} GPUs of the topology are used"
+            )
         tp = self.parameter(MOST_RANKS, "model_parallel_NPU_group")
         if tp is None:
             self.found.assume("no model_parallel_NPU_group in the file: 1")
         tp = max(1, tp or 1)
-        ep = max(1, self.parameter(MOST_RANKS, "ep", "expert_parallel_npu_group") or 1)
+        ep = max(
+            1, self.parameter(MOST_RANKS, "ep", "expert_parallel_npu_group") or 1
+        )
         pp = max(1, self.parameter(MOST_RANKS, "pp") or 1)
         if ranks % (tp * pp):
             raise self.bad(
-                1, f"model_parallel_NPU_group {tp} x pp {pp}: must divide the {ranks} ranks"
+                1,
+                f"model_parallel_NPU_group {tp} x pp {pp}: must divide the {ranks} ranks",
             )
         dp = ranks // (tp * pp)
         if dp % ep:
@@ -195,7 +220,9 @@ class _Commands(RankStep):
             return
         self.titles = values
         if not text.startswith(COLUMNS) or "msg_size" not in values:
-            raise self.bad(line, f"the titles must begin with {COLUMNS} and name msg_size")
+            raise self.bad(
+                line, f"the titles must begin with {COLUMNS} and name msg_size"
+            )
         if "comm_group_size" not in values:
             self._sizes_from_elsewhere(line)
 
@@ -203,11 +230,12 @@ class _Commands(RankStep):
         """Set the sizes of groups that are missing in the file from its name and the topology."""
         ranks = self.ranks or self.given
         if ranks is None:
-            problem = (
-                "no column comm_group_size; set --topology and --nodes: all their GPUs are used"
-            )
+            problem = "no column comm_group_size; set --topology and --nodes: all their GPUs are used"
             raise self.bad(line, problem)
-        named = {word: int(n) for word, n in _IN_NAME.findall(PurePath(self.name).name.lower())}
+        named = {
+            word: int(n)
+            for word, n in _IN_NAME.findall(PurePath(self.name).name.lower())
+        }
         tp, ep = named.get("tp", 1), named.get("ep", 1)
         if tp < 1 or ep < 1 or ranks % (tp * ep):
             raise self.bad(
@@ -226,7 +254,8 @@ class _Commands(RankStep):
             return
         if word in ("isend", "irecv"):
             raise self.bad(
-                line, "messages of a pipeline are not read; generate a workload for SimAI instead"
+                line,
+                "messages of a pipeline are not read; generate a workload for SimAI instead",
             )
         if word == "computation":
             self._computation(line, row)
@@ -239,7 +268,8 @@ class _Commands(RankStep):
         text = row.get(key, "").removesuffix(".0")
         if not text.isdecimal() or len(text) > 18 or int(text) > limit:
             raise self.bad(
-                line, f"{key} {row.get(key, '')[:40]!r}: must be a number from 0 to {limit}"
+                line,
+                f"{key} {row.get(key, '')[:40]!r}: must be a number from 0 to {limit}",
             )
         return int(text)
 
@@ -251,12 +281,19 @@ class _Commands(RankStep):
             self.found.skipped["communications of 0 bytes"] += 1
             return
         if not role:
-            alone = group in ("pp_group", "ep_tp_group") and row.get("comm_group_size") == "1"
-            group_words = "in groups of one rank" if alone else f"of groups {group[:40]!r}"
+            alone = (
+                group in ("pp_group", "ep_tp_group")
+                and row.get("comm_group_size") == "1"
+            )
+            group_words = (
+                "in groups of one rank" if alone else f"of groups {group[:40]!r}"
+            )
             self.found.skipped[f"communications {group_words}"] += 1
             return
         if role != "all ranks":
-            has_size = row.get("comm_group_size", "None") == "None" and role in self.sizes
+            has_size = (
+                row.get("comm_group_size", "None") == "None" and role in self.sizes
+            )
             ranks = (
                 self.sizes[role]
                 if has_size
@@ -264,22 +301,35 @@ class _Commands(RankStep):
             )
             if ranks < 1 or self.sizes.setdefault(role, ranks) != ranks:
                 raise self.bad(
-                    line, f"{group} of {ranks} ranks; it had {self.sizes.get(role, 0)} before"
+                    line,
+                    f"{group} of {ranks} ranks; it had {self.sizes.get(role, 0)} before",
                 )
             if ranks < 2:
                 self.found.skipped["communications in groups of one rank"] += 1
                 return
         root = 0 if operation in ROOTED else ABSENT
         name = row.get("stage", "") or operation
-        self._follow("collective", role, name, line, operation=operation, bytes=size, root=root)
+        self._follow(
+            "collective",
+            role,
+            name,
+            line,
+            operation=operation,
+            bytes=size,
+            root=root,
+        )
 
     def _computation(self, line: int, row: dict[str, str]) -> None:
         stage = row.get("stage", "") or "computation"
         time = row.get("_elapsed_time", "")
         if time not in ("", "None"):
-            duration_ps = self._number(line, row, "_elapsed_time", MAX_NS) * PS_PER_NS
+            duration_ps = (
+                self._number(line, row, "_elapsed_time", MAX_NS) * PS_PER_NS
+            )
             if duration_ps:
-                self._follow("compute", "compute", stage, line, duration_ps=duration_ps)
+                self._follow(
+                    "compute", "compute", stage, line, duration_ps=duration_ps
+                )
             return
         shapes = [
             [int(n) for n in shape[1].split(",")]
@@ -287,10 +337,16 @@ class _Commands(RankStep):
         ]
         flops = 2 * prod(shapes[0]) * shapes[1][-1] if len(shapes) == 2 else 0
         if not 0 < flops <= MAX_FLOPS:
-            self.found.skipped["computations without a time or the shapes of two matrices"] += 1
+            self.found.skipped[
+                "computations without a time or the shapes of two matrices"
+            ] += 1
             return
-        self._follow("compute", "compute", stage, line, flops=flops, dtype="bfloat16")
+        self._follow(
+            "compute", "compute", stage, line, flops=flops, dtype="bfloat16"
+        )
 
-    def _follow(self, kind: EventKind, stream: str, name: str, line: int, **fields: Any) -> None:
+    def _follow(
+        self, kind: EventKind, stream: str, name: str, line: int, **fields: Any
+    ) -> None:
         """Add an event after the previous one."""
         self.now = (self.add(kind, stream, name, line, **fields),)

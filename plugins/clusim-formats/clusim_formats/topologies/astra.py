@@ -42,8 +42,9 @@ def read_astra(text: str, draft: Draft) -> None:
     count = prod(dim.size for dim in dims)
     if count > MAX_NPUS:
         raise draft.fail(f"{count} NPUs; the limit is {MAX_NPUS}")
-    draft.settings["description"] = "imported from an ASTRA-sim network file: " + " x ".join(
-        f"{dim.shape} of {dim.size}" for dim in dims
+    draft.settings["description"] = (
+        "imported from an ASTRA-sim network file: "
+        + " x ".join(f"{dim.shape} of {dim.size}" for dim in dims)
     )
     relay = len(dims) > 1 or dims[0].shape == "ring"
     _add_npus(count, relay, draft)
@@ -70,7 +71,9 @@ def _load(text: str, draft: Draft) -> dict[str, Any]:
     else:
         data = parse(text, draft.where).data
     if not isinstance(data, dict):
-        raise draft.fail("must be a mapping with topology, npus_count, bandwidth, latency")
+        raise draft.fail(
+            "must be a mapping with topology, npus_count, bandwidth, latency"
+        )
     return data
 
 
@@ -83,11 +86,18 @@ def _dims(data: dict[str, Any], draft: Draft) -> list[_Dim]:
     )
     shapes, sizes, rates, delays = (_list(data, name, draft) for name in names)
     if not len(shapes) == len(sizes) == len(rates) == len(delays):
-        raise draft.fail(f"{', '.join(names)}: must have one entry per dimension, equally many")
+        raise draft.fail(
+            f"{', '.join(names)}: must have one entry per dimension, equally many"
+        )
     links = data.get("links-count")
-    links = links if isinstance(links, list) and len(links) == len(shapes) else [None] * len(shapes)
+    links = (
+        links
+        if isinstance(links, list) and len(links) == len(shapes)
+        else [None] * len(shapes)
+    )
     return [
-        _dim(names, row, draft) for row in zip(shapes, sizes, rates, delays, links, strict=True)
+        _dim(names, row, draft)
+        for row in zip(shapes, sizes, rates, delays, links, strict=True)
     ]
 
 
@@ -106,9 +116,17 @@ def _dim(names: tuple[str, ...], row: tuple[Any, ...], draft: Draft) -> _Dim:
     shape = _SHAPES.get(str(word).lower())
     if shape is None:
         listing = "Ring, FullyConnected, Switch"
-        raise draft.fail(f"{names[0]}: {printable(word)!r} is not known; there are {listing}")
-    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MAX_NPUS:
-        raise draft.fail(f"{names[1]}: {printable(size)!r} must be 1 to {MAX_NPUS} NPUs")
+        raise draft.fail(
+            f"{names[0]}: {printable(word)!r} is not known; there are {listing}"
+        )
+    if (
+        not isinstance(size, int)
+        or isinstance(size, bool)
+        or not 1 <= size <= MAX_NPUS
+    ):
+        raise draft.fail(
+            f"{names[1]}: {printable(size)!r} must be 1 to {MAX_NPUS} NPUs"
+        )
     rate, delay = number(rate), number(delay)
     if rate is None or not 0 < rate < 1e6:
         raise draft.fail(f"{names[2]}: must be above 0 GB/s, and less than 10^6")
@@ -116,7 +134,13 @@ def _dim(names: tuple[str, ...], row: tuple[Any, ...], draft: Draft) -> _Dim:
         raise draft.fail(f"{names[3]}: must be 0 ns or more")
     count = links if isinstance(links, int) and not isinstance(links, bool) else None
     links_each = {"ring": 2, "full": max(1, size - 1), "switch": 1}[shape]
-    return _Dim(shape, size, rate, delay, max(1, min(1024, count // links_each)) if count else 1)
+    return _Dim(
+        shape,
+        size,
+        rate,
+        delay,
+        max(1, min(1024, count // links_each)) if count else 1,
+    )
 
 
 def _add_npus(count: int, relay: bool, draft: Draft) -> None:
@@ -147,10 +171,17 @@ def _add_dim(dims: list[_Dim], axis: int, draft: Draft, *, tagged: bool) -> None
         keys["dim"] = axis + 1
     ranges = [range(d.size) if i != axis else range(1) for i, d in enumerate(dims)]
     for group, place in enumerate(product(*reversed(ranges))):
-        base = sum(c * prod(d.size for d in dims[:i]) for i, c in enumerate(reversed(place)))
+        base = sum(
+            c * prod(d.size for d in dims[:i]) for i, c in enumerate(reversed(place))
+        )
         members = [f"gpu{base + i * stride}" for i in range(dim.size)]
         if dim.shape == "switch":
-            hub = draft.node(f"switch{axis}.{group}", "switch", switch="generic", tier=f"dim{axis}")
+            hub = draft.node(
+                f"switch{axis}.{group}",
+                "switch",
+                switch="generic",
+                tier=f"dim{axis}",
+            )
             for member in members:
                 draft.link(member, hub, **keys)
         elif dim.shape == "full" or dim.size == 2:

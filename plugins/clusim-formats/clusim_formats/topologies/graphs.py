@@ -50,7 +50,9 @@ def _parse_graphml(text: str, draft: Draft) -> TextGraph:
     if not graphs:
         raise draft.fail("no <graph> in the file", root.line)
     top = graphs[0]
-    graph = TextGraph(directed=top.get("edgedefault") == "directed", settings=_data(top, keys))
+    graph = TextGraph(
+        directed=top.get("edgedefault") == "directed", settings=_data(top, keys)
+    )
     for element in top.all("node"):
         name = element.get("id")
         if not name or name in graph.nodes:
@@ -61,7 +63,9 @@ def _parse_graphml(text: str, draft: Draft) -> TextGraph:
         a, b = element.get("source"), element.get("target")
         if a not in graph.nodes or b not in graph.nodes:
             missing = a if a not in graph.nodes else b
-            raise draft.fail(f"<edge> to unknown node {printable(missing)!r}", element.line)
+            raise draft.fail(
+                f"<edge> to unknown node {printable(missing)!r}", element.line
+            )
         graph.edges.append((a, b, _defaults(keys, "edge") | _data(element, keys)))
     return graph
 
@@ -71,7 +75,9 @@ def _data(element: XmlElement, keys: Mapping[str, XmlElement]) -> Attributes:
     for child in element.all("data"):
         key = keys.get(child.get("key"))
         if key is not None:
-            result[key.get("attr.name") or key.get("id")] = _parse_typed(child.text.strip(), key)
+            result[key.get("attr.name") or key.get("id")] = _parse_typed(
+                child.text.strip(), key
+            )
     return result
 
 
@@ -105,11 +111,15 @@ def _parse_node_link(text: str, draft: Draft) -> TextGraph:
         settings=dict(settings) if isinstance(settings, dict) else {},
     )
     for index, item in enumerate(nodes):
-        name = _label(item.get("id", item.get("name")) if isinstance(item, dict) else item)
+        name = _label(
+            item.get("id", item.get("name")) if isinstance(item, dict) else item
+        )
         if name is None:
             raise draft.fail(f"nodes[{index}]: id is missing")
         if name in graph.nodes:
-            raise draft.fail(f"nodes[{index}]: two nodes have the id {printable(name)!r}")
+            raise draft.fail(
+                f"nodes[{index}]: two nodes have the id {printable(name)!r}"
+            )
         keys = item if isinstance(item, dict) else {}
         graph.nodes[name] = {k: v for k, v in keys.items() if k != "id"}
     for index, item in enumerate(edges):
@@ -118,8 +128,12 @@ def _parse_node_link(text: str, draft: Draft) -> TextGraph:
             for key in ("source", "target")
         ]
         if any(end is None or end not in graph.nodes for end in ends):
-            raise draft.fail(f"links[{index}]: source or target is not a node of the graph")
-        keys = {k: v for k, v in item.items() if k not in ("source", "target", "key")}
+            raise draft.fail(
+                f"links[{index}]: source or target is not a node of the graph"
+            )
+        keys = {
+            k: v for k, v in item.items() if k not in ("source", "target", "key")
+        }
         graph.edges.append((str(ends[0]), str(ends[1]), keys))
     return graph
 
@@ -165,7 +179,11 @@ def _is_ours(graph: TextGraph) -> bool:
 def _native(graph: TextGraph, draft: Draft) -> None:
     """Restore a graph written by `clusim.to_networkx`."""
     data = known_data(graph.settings, graph.nodes, graph.edges)
-    nodes, links, sources = data.pop("nodes"), data.pop("links"), data.pop("sources", {})
+    nodes, links, sources = (
+        data.pop("nodes"),
+        data.pop("links"),
+        data.pop("sources", {}),
+    )
     draft.name = str(data.pop("name", None) or draft.name)
     draft.settings.update(data)
     for key, text in sources.items() if isinstance(sources, dict) else ():
@@ -202,10 +220,18 @@ _RATE = re.compile(
     re.IGNORECASE,
 )
 _LATENCY = re.compile(
-    r"(?:link_?|propagation_?)?(?:latency|delay|lat)[_ ]?(ps|ns|us|ms|s)?", re.IGNORECASE
+    r"(?:link_?|propagation_?)?(?:latency|delay|lat)[_ ]?(ps|ns|us|ms|s)?",
+    re.IGNORECASE,
 )
 _LINK_WORDS = ("type", "kind", "link_type", "medium", "technology")
-_COUNTS = ("count", "multiplicity", "num_links", "n_links", "parallel", "lanes_count")
+_COUNTS = (
+    "count",
+    "multiplicity",
+    "num_links",
+    "n_links",
+    "parallel",
+    "lanes_count",
+)
 
 
 class _Reader:
@@ -220,20 +246,26 @@ class _Reader:
 
     def run(self) -> None:
         if len(self.graph.nodes) > MAX_GRAPH_NODES:
-            raise self.draft.fail(f"more than {MAX_GRAPH_NODES} nodes; that is the limit")
+            raise self.draft.fail(
+                f"more than {MAX_GRAPH_NODES} nodes; that is the limit"
+            )
         self.draft.settings["description"] = "imported from a graph"
         self._name_nodes()
         for label, attributes in self.graph.nodes.items():
             self.kinds[label] = self._kind(label, attributes)
-        ends = [label for label, kind in self.kinds.items() if kind in ("gpu", "host")]
+        ends = [
+            label for label, kind in self.kinds.items() if kind in ("gpu", "host")
+        ]
         if not ends:
             for label in self.kinds:
                 self.kinds[label] = "host"
             ends = list(self.kinds)
-            self.draft.assume("all nodes", "hosts", "the graph does not mark endpoints")
-        relay = len(ends) == len(self.kinds) and 2 * len(self.graph.edges) < len(ends) * (
-            len(ends) - 1
-        )
+            self.draft.assume(
+                "all nodes", "hosts", "the graph does not mark endpoints"
+            )
+        relay = len(ends) == len(self.kinds) and 2 * len(self.graph.edges) < len(
+            ends
+        ) * (len(ends) - 1)
         if relay:
             self.draft.assume(
                 "all endpoints",
@@ -248,7 +280,10 @@ class _Reader:
     def _name_nodes(self) -> None:
         used: set[str] = set()
         for label in self.graph.nodes:
-            name = re.sub(r"[^A-Za-z0-9_.:/@+-]", "_", label).replace("..", "_")[:60] or "node"
+            name = (
+                re.sub(r"[^A-Za-z0-9_.:/@+-]", "_", label).replace("..", "_")[:60]
+                or "node"
+            )
             base, copy = name, 1
             while name in used:
                 name, copy = f"{base}_{copy}", copy + 1
@@ -256,13 +291,19 @@ class _Reader:
             self.names[label] = name
 
     def _kind(self, label: str, attributes: Attributes) -> str:
-        words = [str(attributes[key]) for key in _KIND_KEYS if isinstance(attributes.get(key), str)]
+        words = [
+            str(attributes[key])
+            for key in _KIND_KEYS
+            if isinstance(attributes.get(key), str)
+        ]
         for word in words:
             if result := _kind_of(word):
                 return result
         if result := _kind_of(label):
             self.draft.assume(
-                self.names[label], f"a {result}", "by its name; no attribute sets its kind"
+                self.names[label],
+                f"a {result}",
+                "by its name; no attribute sets its kind",
             )
             return result
         result = "host" if self.degree[label] <= 1 else "switch"
@@ -278,7 +319,9 @@ class _Reader:
         keys: Attributes = {"relay": True, "latency": "100ns"} if relay else {}
         if kind == "gpu":
             chip = self._chip(attributes, name)
-            self.draft.node(name, "gpu", chip=known_chip(self.draft, chip, name), **keys)
+            self.draft.node(
+                name, "gpu", chip=known_chip(self.draft, chip, name), **keys
+            )
         elif kind in ("host", "memory"):
             # A graph node of host memory only could not be an endpoint of a job.
             self.draft.node(name, "host", **keys)
@@ -288,13 +331,23 @@ class _Reader:
             switch = "nvswitch3" if kind == "nvswitch" else "generic"
             if latency is None and kind != "nvswitch":
                 latency = "300ns"
-                self.draft.assume(name, "forwards after 300ns", "no latency in the graph")
-            keys = {"switch": switch} if kind == "nvswitch" else {"switch": switch, "tier": tier}
-            self.draft.node(name, "switch", **keys, **({"latency": latency} if latency else {}))
+                self.draft.assume(
+                    name, "forwards after 300ns", "no latency in the graph"
+                )
+            keys = (
+                {"switch": switch}
+                if kind == "nvswitch"
+                else {"switch": switch, "tier": tier}
+            )
+            self.draft.node(
+                name, "switch", **keys, **({"latency": latency} if latency else {})
+            )
 
     def _chip(self, attributes: Attributes, name: str) -> str:
         for key in _PRODUCT_KEYS:
-            result = gpu_by_product(str(attributes[key])) if key in attributes else None
+            result = (
+                gpu_by_product(str(attributes[key])) if key in attributes else None
+            )
             if result is not None:
                 return result.name
         if self.draft.chip:
@@ -308,7 +361,9 @@ class _Reader:
         """Return duplex links; the two directions of a directed graph are merged."""
         edges = [(a, b, keys) for a, b, keys in self.graph.edges if a != b]
         if len(edges) < len(self.graph.edges):
-            self.draft.assume("links of a node to itself", "ignored", "both ends are the same node")
+            self.draft.assume(
+                "links of a node to itself", "ignored", "both ends are the same node"
+            )
         if not self.graph.directed:
             return edges
         waiting: dict[tuple[str, str], list[Attributes]] = {}
@@ -318,8 +373,12 @@ class _Reader:
             if back:
                 other = back.pop()
                 if self._rate(other) != self._rate(keys):
-                    slow = min((other, keys), key=lambda k: _parse_speed(self._rate(k)[0]))
-                    joined = [e if e[2] is not other else (*e[:2], slow) for e in joined]
+                    slow = min(
+                        (other, keys), key=lambda k: _parse_speed(self._rate(k)[0])
+                    )
+                    joined = [
+                        e if e[2] is not other else (*e[:2], slow) for e in joined
+                    ]
                     self.draft.assume(
                         f"{self.names[b]}-{self.names[a]}",
                         "the slower of its two directions for both",
@@ -351,20 +410,30 @@ class _Reader:
         if rate is not None:
             keys["rate"] = rate
         else:
-            self.draft.assume(f"{one}-{two}", f"the rate of {kind}", "no bandwidth in the graph")
+            self.draft.assume(
+                f"{one}-{two}", f"the rate of {kind}", "no bandwidth in the graph"
+            )
         if latency is not None:
             keys["latency"] = latency
         else:
-            self.draft.assume(f"{one}-{two}", f"the latency of {kind}", "no latency in the graph")
-        count = next((number(attributes[key]) for key in _COUNTS if key in attributes), None)
+            self.draft.assume(
+                f"{one}-{two}", f"the latency of {kind}", "no latency in the graph"
+            )
+        count = next(
+            (number(attributes[key]) for key in _COUNTS if key in attributes), None
+        )
         if count is not None:
             if not (count == int(count) and 1 <= count <= 65_536):
-                raise self.draft.fail(f"{one}-{two}: {count:g} links; must be 1 to 65536")
+                raise self.draft.fail(
+                    f"{one}-{two}: {count:g} links; must be 1 to 65536"
+                )
             keys["count"] = int(count)
         self.draft.link(one, two, **keys)
 
     def _link_type(self, a: str, b: str, attributes: Attributes) -> str:
-        words = [str(attributes[key]).lower() for key in _LINK_WORDS if key in attributes]
+        words = [
+            str(attributes[key]).lower() for key in _LINK_WORDS if key in attributes
+        ]
         word = " ".join(words)
         for name in word.split():
             if name in LINKS:
@@ -399,17 +468,23 @@ class _Reader:
         plain = number(value)
         text = str(value) if plain is None else f"{plain:.12g}{unit.lower() or 'ns'}"
         if plain is not None and not unit:
-            self.draft.assume("latencies", "ns", f"attribute {printable(key)!r} is without unit")
+            self.draft.assume(
+                "latencies", "ns", f"attribute {printable(key)!r} is without unit"
+            )
         try:
             if parse_time(text) < 1:
-                self.draft.assume(name, "latency 1ps", "0 in the graph, which no wire has")
+                self.draft.assume(
+                    name, "latency 1ps", "0 in the graph, which no wire has"
+                )
                 return "1ps"
         except UnitError as error:
             raise self.draft.fail(f"attribute {printable(key)!r}: {error}") from None
         return text
 
 
-def _matching(attributes: Attributes, pattern: re.Pattern[str]) -> tuple[str, Any, str]:
+def _matching(
+    attributes: Attributes, pattern: re.Pattern[str]
+) -> tuple[str, Any, str]:
     """Return the first attribute with a matching name, its value and the unit in its name."""
     for key, value in attributes.items():
         match = pattern.fullmatch(key)
@@ -420,7 +495,11 @@ def _matching(attributes: Attributes, pattern: re.Pattern[str]) -> tuple[str, An
 
 def _kind_of(text: str) -> str:
     word = re.sub(r"[0-9].*$", "", text.lower()).strip(" _-./:") or text.lower()
-    for part in (word, re.split(r"[ _./:-]", word)[-1], re.split(r"[ _./:-]", word)[0]):
+    for part in (
+        word,
+        re.split(r"[ _./:-]", word)[-1],
+        re.split(r"[ _./:-]", word)[0],
+    ):
         for kind, pattern in _KINDS:
             if re.fullmatch(pattern, part):
                 return kind
@@ -428,13 +507,21 @@ def _kind_of(text: str) -> str:
 
 
 def _tier(label: str, attributes: Attributes) -> str:
-    words = [str(attributes.get(key, "")) for key in ("tier", "layer", "role", "kind", "type")]
+    words = [
+        str(attributes.get(key, ""))
+        for key in ("tier", "layer", "role", "kind", "type")
+    ]
     for word in (*words, label):
-        match = re.search(r"leaf|spine|core|tor|agg|edge|pcie|root|cpu", word.lower())
+        match = re.search(
+            r"leaf|spine|core|tor|agg|edge|pcie|root|cpu", word.lower()
+        )
         if match:
-            return {"tor": "leaf", "agg": "spine", "edge": "leaf", "cpu": "root"}.get(
-                match[0], match[0]
-            )
+            return {
+                "tor": "leaf",
+                "agg": "spine",
+                "edge": "leaf",
+                "cpu": "root",
+            }.get(match[0], match[0])
     return "switch"
 
 

@@ -40,7 +40,10 @@ class _Tree:
         self.head: dict[str, int] = {}
         self.tiers: dict[int, _Tier] = {}
         self._parse(text)
-        self.nodes, self.num_tiers = self._of_head("nodes", MAX_NODES), self._of_head("tiers", 3)
+        self.nodes, self.num_tiers = (
+            self._of_head("nodes", MAX_NODES),
+            self._of_head("tiers", 3),
+        )
         if self.num_tiers < 2:
             raise draft.fail(f"Tiers {self.num_tiers}; must be 2 or 3")
         self.pod = self._of_head("podsize", MAX_NODES)
@@ -51,7 +54,9 @@ class _Tree:
     def _of_head(self, key: str, limit: int) -> int:
         value = self.head.get(key, 0)
         if not 1 <= value <= limit:
-            found_text = f"{key.capitalize()} {value}" if value else f"no {key.capitalize()}"
+            found_text = (
+                f"{key.capitalize()} {value}" if value else f"no {key.capitalize()}"
+            )
             raise self.draft.fail(f"{found_text}; must be 1 to {limit}")
         return value
 
@@ -62,19 +67,31 @@ class _Tree:
             if not words or words[0].startswith("#"):
                 continue
             key = words[0].lower()
-            value = int(words[1]) if len(words) > 1 and re.fullmatch("[0-9]{1,9}", words[1]) else -1
+            value = (
+                int(words[1])
+                if len(words) > 1 and re.fullmatch("[0-9]{1,9}", words[1])
+                else -1
+            )
             if not 0 <= value <= _MOST:
-                raise fail(where, number, f"{printable(raw)!r}: must be a word and an integer")
+                raise fail(
+                    where,
+                    number,
+                    f"{printable(raw)!r}: must be a word and an integer",
+                )
             if key == "tier":
                 if value > 2 or value in self.tiers:
-                    raise fail(where, number, f"Tier {value}: must be 0, 1 or 2, each once")
+                    raise fail(
+                        where, number, f"Tier {value}: must be 0, 1 or 2, each once"
+                    )
                 tier = self.tiers[value] = _Tier(number)
             elif tier is None and key in ("nodes", "tiers", "podsize"):
                 self.head[key] = value
             elif tier is not None and key in _KEYS:
                 tier.values[key] = value
             else:
-                raise fail(where, number, f"{printable(words[0])!r} is not known here")
+                raise fail(
+                    where, number, f"{printable(words[0])!r} is not known here"
+                )
 
     def _complete(self, number: int) -> None:
         """Refuse a tier with missing keys."""
@@ -85,13 +102,19 @@ class _Tree:
         needed += ["radix_up"] if number < self.num_tiers - 1 else []
         for key in needed:
             if not tier.get(key):
-                raise self.draft.fail(f"{key.capitalize()} of Tier {number} is missing", tier.line)
+                raise self.draft.fail(
+                    f"{key.capitalize()} of Tier {number} is missing", tier.line
+                )
         if not tier.get("bundle", 1) or not tier.get("oversubscribed", 1):
-            raise self.draft.fail(f"Tier {number}: Bundle and Oversubscribed begin at 1", tier.line)
+            raise self.draft.fail(
+                f"Tier {number}: Bundle and Oversubscribed begin at 1", tier.line
+            )
 
     def _check_ports(self, tier: _Tier, ports: int, below: str) -> None:
         if (radix := tier.get("radix_down")) != ports:
-            raise self.draft.fail(f"Radix_Down {radix}: {below} need {ports} ports", tier.line)
+            raise self.draft.fail(
+                f"Radix_Down {radix}: {below} need {ports} ports", tier.line
+            )
 
     def _divide_evenly(self, a: int, b: int, subject: str, line: int) -> int:
         if not b or a % b:
@@ -104,11 +127,19 @@ class _Tree:
         down, up = leaf.get("radix_down"), leaf.get("radix_up")
         bundle = spine.get("bundle", 1)
         if self.num_tiers == 2 and self.pod != self.nodes:
-            raise self.draft.fail(f"Podsize {self.pod}: with 2 tiers it is Nodes, {self.nodes}")
+            raise self.draft.fail(
+                f"Podsize {self.pod}: with 2 tiers it is Nodes, {self.nodes}"
+            )
         self.pods = self._divide_evenly(self.nodes, self.pod, "hosts of a pod", 0)
-        self.leaves = self._divide_evenly(self.pod, down, "hosts of a switch of tier 0", leaf.line)
-        self.spines = self._divide_evenly(up, bundle, "the Bundle of tier 1", leaf.line)
-        self._check_ports(spine, self.leaves * bundle, f"{self.leaves} switches of tier 0 in a pod")
+        self.leaves = self._divide_evenly(
+            self.pod, down, "hosts of a switch of tier 0", leaf.line
+        )
+        self.spines = self._divide_evenly(
+            up, bundle, "the Bundle of tier 1", leaf.line
+        )
+        self._check_ports(
+            spine, self.leaves * bundle, f"{self.leaves} switches of tier 0 in a pod"
+        )
         self.cores = self.groups = 0
         if self.num_tiers == 3:
             core = self.tiers[2]
@@ -140,12 +171,20 @@ def read_htsim(text: str, draft: Draft) -> None:
     for number, word in enumerate(_NAMES[tree.num_tiers]):
         latency = tree.tiers[number].get("switch_latency_ns")
         latency_text = f"{latency}ns" if latency else "1ps"
-        keys: dict[str, Any] = {"switch": "ethernet", "tier": word, "latency": latency_text}
+        keys: dict[str, Any] = {
+            "switch": "ethernet",
+            "tier": word,
+            "latency": latency_text,
+        }
         for at in range(counts[number]):
             draft.node(f"{word}{at}", "switch", **keys)
     _join(tree, draft)
     draft.assume("packets", "as on Ethernet: 64 B around 4096 B", "not in the file")
-    if any(tier.get(key) for tier in tree.tiers.values() for key in ("queue_up", "queue_down")):
+    if any(
+        tier.get(key)
+        for tier in tree.tiers.values()
+        for key in ("queue_up", "queue_down")
+    ):
         draft.assume(
             "switches",
             "buffers as of Ethernet links",

@@ -114,21 +114,31 @@ class _File:
 
     def fail(self, path: Path, message: str) -> TopologyError:
         """Return the error about the value at a path."""
-        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+        key = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in path
+        )
         line = self.document.place(path)[0]
-        return fail(self.where, line, f"{key.removeprefix('.') or 'the file'}: {message}")
+        return fail(
+            self.where, line, f"{key.removeprefix('.') or 'the file'}: {message}"
+        )
 
     # Values.
 
-    def text(self, data: Mapping[str, Any], path: Path, key: str, usual: str | None = None) -> str:
+    def text(
+        self, data: Mapping[str, Any], path: Path, key: str, usual: str | None = None
+    ) -> str:
         value = data.get(key, usual)
         if value is None and usual is not None:
             return usual
         if not isinstance(value, str) or (not value and usual is None):
-            raise self.fail((*path, key) if key in data else path, f"{key} must be a text")
+            raise self.fail(
+                (*path, key) if key in data else path, f"{key} must be a text"
+            )
         return value
 
-    def rows(self, data: Mapping[str, Any], path: Path, key: str) -> Iterator[tuple[Path, Any]]:
+    def rows(
+        self, data: Mapping[str, Any], path: Path, key: str
+    ) -> Iterator[tuple[Path, Any]]:
         value = data.get(key)
         if value is not None and not isinstance(value, list):
             raise self.fail((*path, key), "must be a list")
@@ -139,8 +149,14 @@ class _File:
 
     def count(self, data: Mapping[str, Any], path: Path) -> int:
         value = data.get("count", 1)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_NODES:
-            raise self.fail((*path, "count"), f"must be a number from 0 to {MAX_NODES}")
+        if (
+            not isinstance(value, int)
+            or isinstance(value, bool)
+            or not 0 <= value <= MAX_NODES
+        ):
+            raise self.fail(
+                (*path, "count"), f"must be a number from 0 to {MAX_NODES}"
+            )
         return value
 
     # The file.
@@ -154,7 +170,9 @@ class _File:
         if isinstance(data, dict) and isinstance(data.get("infrastructure"), dict):
             data, path = data["infrastructure"], ("infrastructure",)
         if not isinstance(data, dict):
-            raise self.fail(path, "must be a mapping with devices, instances and edges")
+            raise self.fail(
+                path, "must be a mapping with devices, instances and edges"
+            )
         self.graph.name = self.text(data, path, "name", "")
         if "components" in data:
             self.devices[self.graph.name or "device"] = (path, data)
@@ -164,7 +182,9 @@ class _File:
             links = self._links(data, path)
             edges = list(self.rows(data, path, "edges"))
         if "connections" in data:
-            raise self.fail((*path, "connections"), "of a draft of the format; use edges")
+            raise self.fail(
+                (*path, "connections"), "of a draft of the format; use edges"
+            )
         counts = self._instances(data, path)
         for at, edge in edges:
             ends = [self._outer(edge, at, key, counts) for key in ("ep1", "ep2")]
@@ -176,7 +196,9 @@ class _File:
         for at, device in self.rows(data, path, "devices"):
             name = self.text(device, at, "name")
             if name in self.devices:
-                raise self.fail((*at, "name"), f"two devices are called {printable(name)!r}")
+                raise self.fail(
+                    (*at, "name"), f"two devices are called {printable(name)!r}"
+                )
             self.devices[name] = (at, device)
         if not self.devices:
             raise self.fail(path, "devices is missing; add at least one")
@@ -194,7 +216,9 @@ class _File:
             self._latency(physical, (*at, "physical"), link)
         return result
 
-    def _quantity(self, data: Mapping[str, Any], path: Path, key: str) -> tuple[str, float, Path]:
+    def _quantity(
+        self, data: Mapping[str, Any], path: Path, key: str
+    ) -> tuple[str, float, Path]:
         """Return unit and value of a choice of units; ('', 0) if it is missing."""
         values = data.get(key)
         if values is None:
@@ -205,13 +229,17 @@ class _File:
         units = [name for name in values if name != "choice"]
         unit = str(values.get("choice") or (units[0] if len(units) == 1 else ""))
         if unit not in values:
-            raise self.fail(path, f"choice {printable(unit)!r} needs a value of this name")
+            raise self.fail(
+                path, f"choice {printable(unit)!r} needs a value of this name"
+            )
         value = number(values[unit])
         if value is None or not 0 < value < 1e9:
             raise self.fail((*path, unit), "must be a number above 0")
         return unit, value, (*path, unit)
 
-    def _bandwidth(self, physical: Mapping[str, Any], path: Path, link: InfraLink) -> None:
+    def _bandwidth(
+        self, physical: Mapping[str, Any], path: Path, link: InfraLink
+    ) -> None:
         unit, value, place = self._quantity(physical, path, "bandwidth")
         if unit == _TRANSFERS:
             link.transfers = value
@@ -221,7 +249,9 @@ class _File:
             listing = ", ".join((*_BANDWIDTHS, _TRANSFERS))
             raise self.fail(place, f"no unit of bandwidth; there are {listing}")
 
-    def _latency(self, physical: Mapping[str, Any], path: Path, link: InfraLink) -> None:
+    def _latency(
+        self, physical: Mapping[str, Any], path: Path, link: InfraLink
+    ) -> None:
         unit, value, place = self._quantity(physical, path, "latency")
         if unit in ("ms", "us", "ns"):
             link.latency = f"{value:.12g}{unit}"
@@ -230,14 +260,20 @@ class _File:
 
     # Instances.
 
-    def _instances(self, data: Mapping[str, Any], path: Path) -> dict[str, tuple[str, int]]:
+    def _instances(
+        self, data: Mapping[str, Any], path: Path
+    ) -> dict[str, tuple[str, int]]:
         counts: dict[str, tuple[str, int]] = {}
         for at, row in self.rows(data, path, "instances"):
             name, device = self.text(row, at, "name"), self.text(row, at, "device")
             if device not in self.devices:
-                raise self.fail((*at, "device"), f"no device is called {printable(device)!r}")
+                raise self.fail(
+                    (*at, "device"), f"no device is called {printable(device)!r}"
+                )
             if name in counts:
-                raise self.fail((*at, "name"), f"two instances are called {printable(name)!r}")
+                raise self.fail(
+                    (*at, "name"), f"two instances are called {printable(name)!r}"
+                )
             counts[name] = (device, self.count(row, at))
         if not counts:
             inner = {
@@ -248,7 +284,12 @@ class _File:
             }
             counts = {name: (name, 1) for name in self.devices if name not in inner}
             self.graph.notes.append(
-                (", ".join(counts), "one instance of each", "no instances in the file", "")
+                (
+                    ", ".join(counts),
+                    "one instance of each",
+                    "no instances in the file",
+                    "",
+                )
             )
         for name, (device, count) in counts.items():
             for index in range(count):
@@ -268,14 +309,20 @@ class _File:
                 inner = f"{label}.{part}.{index}"
                 if kind == "device":
                     if part not in self.devices:
-                        raise self.fail((*at, "name"), f"no device is called {printable(part)!r}")
+                        raise self.fail(
+                            (*at, "name"), f"no device is called {printable(part)!r}"
+                        )
                     self._expand(inner, part, instance, depth + 1)
                     continue
                 if len(self.graph.nodes) >= MAX_NODES:
-                    raise self.fail(at, f"more than {MAX_NODES} nodes; that is the limit")
+                    raise self.fail(
+                        at, f"more than {MAX_NODES} nodes; that is the limit"
+                    )
                 line = self.document.place(at)[0]
                 description = self.text(row, at, "description", "")
-                self.graph.nodes[inner] = InfraNode(part, kind, description, instance, name, line)
+                self.graph.nodes[inner] = InfraNode(
+                    part, kind, description, instance, name, line
+                )
         links = self._links(device, path)
         for at, edge in self.rows(device, path, "edges"):
             ends = []
@@ -285,7 +332,9 @@ class _File:
                 inside = self.text(end, (*at, key), "component")
                 place = (*at, key, "component")
                 ends.append(
-                    self._inner(f"{outer}.{inside}" if outer else inside, name, label, place)
+                    self._inner(
+                        f"{outer}.{inside}" if outer else inside, name, label, place
+                    )
                 )
             self._join(edge, at, ends[0], ends[1], links)
 
@@ -293,7 +342,8 @@ class _File:
         kind = self.text(row, at, "choice")
         if kind not in KINDS:
             raise self.fail(
-                (*at, "choice"), f"unknown {printable(kind)!r}; choose one of {', '.join(KINDS)}"
+                (*at, "choice"),
+                f"unknown {printable(kind)!r}; choose one of {', '.join(KINDS)}",
             )
         custom = row.get("custom")
         if kind == "custom" and isinstance(custom, dict):
@@ -302,26 +352,40 @@ class _File:
 
     # Edges.
 
-    def _endpoint(self, edge: Mapping[str, Any], at: Path, key: str) -> Mapping[str, Any]:
+    def _endpoint(
+        self, edge: Mapping[str, Any], at: Path, key: str
+    ) -> Mapping[str, Any]:
         end = edge.get(key)
         if not isinstance(end, dict):
-            raise self.fail((*at, key) if key in edge else at, f"{key} must be a mapping")
+            raise self.fail(
+                (*at, key) if key in edge else at, f"{key} must be a mapping"
+            )
         return end
 
     def _outer(
-        self, edge: Mapping[str, Any], at: Path, key: str, counts: Mapping[str, tuple[str, int]]
+        self,
+        edge: Mapping[str, Any],
+        at: Path,
+        key: str,
+        counts: Mapping[str, tuple[str, int]],
     ) -> list[str]:
         """Return the labels of an endpoint of the infrastructure."""
         end, place = self._endpoint(edge, at, key), (*at, key)
-        name, chosen = self._part(self.text(end, place, "instance"), (*place, "instance"))
+        name, chosen = self._part(
+            self.text(end, place, "instance"), (*place, "instance")
+        )
         if name not in counts:
-            raise self.fail((*place, "instance"), f"no instance is called {printable(name)!r}")
+            raise self.fail(
+                (*place, "instance"), f"no instance is called {printable(name)!r}"
+            )
         device, count = counts[name]
         component = self.text(end, place, "component")
         return [
             label
             for index in self._chosen(chosen, count, (*place, "instance"))
-            for label in self._inner(component, device, f"{name}.{index}", (*place, "component"))
+            for label in self._inner(
+                component, device, f"{name}.{index}", (*place, "component")
+            )
         ]
 
     def _inner(self, text: str, device: str, label: str, place: Path) -> list[str]:
@@ -331,16 +395,26 @@ class _File:
             name, chosen = self._part(part, place)
             at, parts = self.devices.get(device, ((), {}))
             row = next(
-                (r for _, r in self.rows(parts, at, "components") if r.get("name") == name), None
+                (
+                    r
+                    for _, r in self.rows(parts, at, "components")
+                    if r.get("name") == name
+                ),
+                None,
             )
             if row is None:
                 return self._missing(place, device, name)
             numbers = self._chosen(chosen, self.count(row, at), place)
-            labels = [f"{one}.{name}.{index}" for one, index in product(labels, numbers)]
+            labels = [
+                f"{one}.{name}.{index}" for one, index in product(labels, numbers)
+            ]
             device = name
         for one in labels:
             if one not in self.graph.nodes:
-                raise self.fail(place, f"{printable(one)} is a device; name one of its components")
+                raise self.fail(
+                    place,
+                    f"{printable(one)} is a device; name one of its components",
+                )
         return labels
 
     def _missing(self, place: Path, device: str, name: str) -> list[str]:
@@ -357,21 +431,30 @@ class _File:
     def _part(self, text: str, place: Path) -> tuple[str, str]:
         match = _PART.fullmatch(text)
         if match is None:
-            raise self.fail(place, f"{printable(text)!r}: must be a name with a slice, as xpu[0:4]")
+            raise self.fail(
+                place,
+                f"{printable(text)!r}: must be a name with a slice, as xpu[0:4]",
+            )
         return match[1], match[2] or ""
 
     def _chosen(self, text: str, count: int, place: Path) -> range:
         match = _SLICE.fullmatch(text)
         if match is None:
-            raise self.fail(place, f"[{printable(text)}]: must be an index or a slice")
+            raise self.fail(
+                place, f"[{printable(text)}]: must be an index or a slice"
+            )
         if match[1] and not match[2]:
             index = int(match[1])
             if not 0 <= index < count:
-                raise self.fail(place, f"index {index} is not below the count of {count}")
+                raise self.fail(
+                    place, f"index {index} is not below the count of {count}"
+                )
             return range(index, index + 1)
         first, last = (int(word) if word else None for word in (match[1], match[3]))
         if (last or 0) > count:
-            raise self.fail(place, f"[{printable(text)}] exceeds the count of {count}")
+            raise self.fail(
+                place, f"[{printable(text)}] exceeds the count of {count}"
+            )
         return range(count)[slice(first, last, int(match[4] or 1))]
 
     def _join(
@@ -399,9 +482,13 @@ class _File:
             if a == b or (scheme != "one2one" and key in self.seen):
                 continue
             if len(self.graph.edges) >= MAX_LINKS:
-                raise self.fail(at, f"more than {MAX_LINKS} edges; that is the limit")
+                raise self.fail(
+                    at, f"more than {MAX_LINKS} edges; that is the limit"
+                )
             self.seen.add(key)
-            self.graph.edges.append(InfraEdge(a, b, links[name], len(self.graph.edges)))
+            self.graph.edges.append(
+                InfraEdge(a, b, links[name], len(self.graph.edges))
+            )
 
     # Annotations.
 
@@ -423,7 +510,10 @@ class _File:
                 if link.text.split(" ")[0] == name:
                     self._read_annotations(link, attributes, at)
         for at, row in self.rows(notes, path, "edges"):
-            ends = [self._pattern(self.text(row, at, key), (*at, key)) for key in ("ep1", "ep2")]
+            ends = [
+                self._pattern(self.text(row, at, key), (*at, key))
+                for key in ("ep1", "ep2")
+            ]
             attributes = self._attributes(row, at)
             for edge in self.graph.edges:
                 directions = ((edge.a, edge.b), (edge.b, edge.a))
@@ -442,12 +532,18 @@ class _File:
         if "[" not in text:
             return re.compile(re.escape(text) + r"(?=\.|$)")
         parts = []
-        for name, chosen in re.findall(r"(?<![^\[\].])([^\[\].]+)\[([^\[\]]*)\]", text):
-            numbers = "|".join(map(str, self._chosen(chosen, MAX_NODES, place)[:4096]))
+        for name, chosen in re.findall(
+            r"(?<![^\[\].])([^\[\].]+)\[([^\[\]]*)\]", text
+        ):
+            numbers = "|".join(
+                map(str, self._chosen(chosen, MAX_NODES, place)[:4096])
+            )
             parts.append(rf"{re.escape(name)}\.(?:{numbers})")
         return re.compile(r"\.".join(parts) + r"(?=\.|$)")
 
-    def _read_annotations(self, link: InfraLink, attributes: Mapping[str, str], at: Path) -> None:
+    def _read_annotations(
+        self, link: InfraLink, attributes: Mapping[str, str], at: Path
+    ) -> None:
         """Set bandwidth and latency from annotations."""
         try:
             if text := attributes.get("bandwidth", ""):

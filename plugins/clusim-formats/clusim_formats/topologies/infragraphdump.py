@@ -21,7 +21,12 @@ from clusim.base.units import parse_rate, parse_time
 from clusim.hardware import GPUS, PROCESSORS
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import Node
-from clusim_formats.topologies.infragraph import KINDS, InfraEdge, InfraGraph, InfraLink
+from clusim_formats.topologies.infragraph import (
+    KINDS,
+    InfraEdge,
+    InfraGraph,
+    InfraLink,
+)
 
 PASSIVE = ("port", "custom")
 """Roles of components that only pass data on."""
@@ -50,7 +55,10 @@ def contract_passive(
             omitted[f"{node.device} {node.name}"] += 1
         del roles[label]
         _remove(label, edges_of)
-    notes = [(reason, f"{count} components without links") for reason, count in omitted.items()]
+    notes = [
+        (reason, f"{count} components without links")
+        for reason, count in omitted.items()
+    ]
     remaining = {id(edge): edge for edges in edges_of.values() for edge in edges}
     edges = sorted(remaining.values(), key=lambda edge: edge.order)
     joined = {end for edge in edges for end in (edge.a, edge.b)}
@@ -101,7 +109,9 @@ class _Writer:
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
         self.zone = {node.name: node.zone for node in fabric.nodes}
-        self.place: dict[str, tuple[str, str]] = {}  # of a node: its instance, and its component
+        self.place: dict[
+            str, tuple[str, str]
+        ] = {}  # of a node: its instance, and its component
         self.devices: list[dict[str, Any]] = []
         self.instances: list[dict[str, Any]] = []
 
@@ -117,7 +127,8 @@ class _Writer:
         name = re.sub(r"[^A-Za-z0-9_.-]", "-", self.fabric.name) or "clusim"
         return {
             "name": name,
-            "description": self.fabric.description or f"clusim topology {self.fabric.name}",
+            "description": self.fabric.description
+            or f"clusim topology {self.fabric.name}",
             "devices": self.devices,
             "instances": self.instances,
             "links": links,
@@ -142,14 +153,19 @@ class _Writer:
             if shape not in kinds:
                 kinds[shape] = f"node{len(kinds)}"
                 self.devices.append({"name": kinds[shape], **device})
-                self.instances.append({"name": kinds[shape], "device": kinds[shape], "count": 0})
+                self.instances.append(
+                    {"name": kinds[shape], "device": kinds[shape], "count": 0}
+                )
             self._instance(kinds[shape], [node.name for node in nodes])
 
     def _instance(self, device: str, names: list[str]) -> None:
         """Count an instance of a device, and note where its nodes are."""
         instance = next(item for item in self.instances if item["device"] == device)
         for name in names:
-            self.place[name] = f"{instance['name']}[{instance['count']}]", self.place[name][1]
+            self.place[name] = (
+                f"{instance['name']}[{instance['count']}]",
+                self.place[name][1],
+            )
         instance["count"] += 1
 
     def _device(self, nodes: list[Node], links: list[Link]) -> dict[str, Any]:
@@ -162,13 +178,25 @@ class _Writer:
             if key not in components:
                 used[stem] += 1
                 name = stem if used[stem] == 1 else f"{stem}_{used[stem]}"
-                part = {"name": name, "description": description, "choice": choice, "count": 0}
+                part = {
+                    "name": name,
+                    "description": description,
+                    "choice": choice,
+                    "count": 0,
+                }
                 custom = {"custom": {"type": "host"}} if choice == "custom" else {}
                 components[key] = part | custom
-            self.place[node.name] = "", f"{components[key]['name']}[{components[key]['count']}]"
+            self.place[node.name] = (
+                "",
+                f"{components[key]['name']}[{components[key]['count']}]",
+            )
             components[key]["count"] += 1
         kinds, edges = self._edges(links)
-        return {"components": list(components.values()), "links": kinds, "edges": edges}
+        return {
+            "components": list(components.values()),
+            "links": kinds,
+            "edges": edges,
+        }
 
     def _component(self, node: Node) -> tuple[str, str]:
         """Return the choice of a component, and its description."""
@@ -194,23 +222,37 @@ class _Writer:
             if not any(item["name"] == device for item in self.devices):
                 names = {item["name"] for item in self.instances}
                 instance = device if stem in names else stem
-                asic = {"name": "asic", "description": model, "choice": choice, "count": 1}
+                asic = {
+                    "name": "asic",
+                    "description": model,
+                    "choice": choice,
+                    "count": 1,
+                }
                 self.devices.append(
                     {"name": device, "components": [asic], "links": [], "edges": []}
                 )
-                self.instances.append({"name": instance, "device": device, "count": 0})
+                self.instances.append(
+                    {"name": instance, "device": device, "count": 0}
+                )
             self.place[node.name] = "", "asic[0]"
             self._instance(device, [node.name])
 
     # Links.
 
-    def _edges(self, links: list[Link]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def _edges(
+        self, links: list[Link]
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the kinds of links, and an edge for every link."""
         kinds: dict[tuple[object, ...], dict[str, Any]] = {}
         edges = []
         for link in links:
             word = link.label
-            key = (word, link.count, link.rate.num * 10**12 // link.rate.den, link.latency_ps)
+            key = (
+                word,
+                link.count,
+                link.rate.num * 10**12 // link.rate.den,
+                link.latency_ps,
+            )
             rate = float(f"{link.count * link.rate.bytes_per_s / 1e9:.12g}")
             if key not in kinds:
                 kinds[key] = {
@@ -226,7 +268,12 @@ class _Writer:
                 }
             ends = [self._end(name) for name in (link.a, link.b)]
             edges.append(
-                {"ep1": ends[0], "ep2": ends[1], "scheme": "one2one", "link": kinds[key]["name"]}
+                {
+                    "ep1": ends[0],
+                    "ep2": ends[1],
+                    "scheme": "one2one",
+                    "link": kinds[key]["name"],
+                }
             )
         return list(kinds.values()), edges
 
@@ -234,5 +281,7 @@ class _Writer:
         """Return an end of an edge; inside a device it is without instance."""
         instance, component = self.place[name]
         return (
-            {"instance": instance, "component": component} if instance else {"component": component}
+            {"instance": instance, "component": component}
+            if instance
+            else {"component": component}
         )

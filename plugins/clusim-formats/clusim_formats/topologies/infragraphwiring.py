@@ -10,7 +10,13 @@ from typing import Any
 from clusim.base.limits import printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import CHIP_OPTION, Draft, set_usage
-from clusim.formats.topologies.identify import PCIE_GTS, ImportedDevice, Net, PciClass, processor
+from clusim.formats.topologies.identify import (
+    PCIE_GTS,
+    ImportedDevice,
+    Net,
+    PciClass,
+    processor,
+)
 from clusim.formats.topologies.presets import (
     USUAL_MEMORY,
     Adapter,
@@ -48,14 +54,19 @@ from clusim_formats.topologies.infragraph import (
     InfraNode,
     read_infrastructure,
 )
-from clusim_formats.topologies.infragraphdump import contract_passive, dump_infragraph
+from clusim_formats.topologies.infragraphdump import (
+    contract_passive,
+    dump_infragraph,
+)
 
 _WRITTEN = re.compile(r"(?:^| )([0-9]{1,5}) x ([a-z0-9.-]{2,60})$")
 """Description of a link written by clusim: number of parallel links, and their type."""
 
 _NVSWITCH = re.compile(r"nv.?(?:link|l|switch|sw)|xgmi", re.IGNORECASE)
 _PCIE = re.compile(r"pci|plx", re.IGNORECASE)
-_GENERATION = re.compile(r"gen[ _-]?([3-6])|pcie?[ _-]?([3-6])\b|\b([3-6])\.0\b", re.IGNORECASE)
+_GENERATION = re.compile(
+    r"gen[ _-]?([3-6])|pcie?[ _-]?([3-6])\b|\b([3-6])\.0\b", re.IGNORECASE
+)
 _LANES = re.compile(r"\bx(1|2|4|8|16)\b")
 _INFINIBAND = re.compile(r"\bib\b|infiniband|[hnex]dr", re.IGNORECASE)
 _PREFIXES = {
@@ -107,19 +118,31 @@ class _Reader:
     # Roles of components.
 
     def _find_roles(self) -> None:
-        machines = {n.instance for n in self.graph.nodes.values() if n.kind in ("xpu", "host")}
-        hosting = machines - {n.instance for n in self.graph.nodes.values() if n.kind == "xpu"}
+        machines = {
+            n.instance
+            for n in self.graph.nodes.values()
+            if n.kind in ("xpu", "host")
+        }
+        hosting = machines - {
+            n.instance for n in self.graph.nodes.values() if n.kind == "xpu"
+        }
         computing = {n.device for n in self.graph.nodes.values() if n.kind == "xpu"}
         for instance in sorted(machines):
             self.zones[instance] = len(self.zones)
         for label, node in self.graph.nodes.items():
             role = self._role(label, node, node.instance in machines, computing)
-            among_hosts = node.instance in hosting and role in ("switch", "nvswitch", "pcie")
+            among_hosts = node.instance in hosting and role in (
+                "switch",
+                "nvswitch",
+                "pcie",
+            )
             self.roles[label] = "fabric" if among_hosts else role
         if not machines:
             raise self.draft.fail("no component with choice xpu, so no GPUs")
 
-    def _role(self, label: str, node: InfraNode, machine: bool, computing: set[str]) -> str:
+    def _role(
+        self, label: str, node: InfraNode, machine: bool, computing: set[str]
+    ) -> str:
         text = f"{node.name} {node.description}"
         if node.kind in ("xpu", "nic", "memory", "host", "port"):
             return {"xpu": "gpu"}.get(node.kind, node.kind)
@@ -130,7 +153,11 @@ class _Reader:
             if not machine:
                 return "network"
             return (
-                "nvswitch" if _NVSWITCH.search(text) else "pcie" if _PCIE.search(text) else "switch"
+                "nvswitch"
+                if _NVSWITCH.search(text)
+                else "pcie"
+                if _PCIE.search(text)
+                else "switch"
             )
         return "custom"
 
@@ -142,10 +169,15 @@ class _Reader:
             neighbours[edge.b].add(self.roles[edge.a])
         unclear = [label for label, role in self.roles.items() if role == "switch"]
         for label in unclear:
-            alone = "gpu" in neighbours[label] and neighbours[label] <= {"gpu", "switch"}
+            alone = "gpu" in neighbours[label] and neighbours[label] <= {
+                "gpu",
+                "switch",
+            }
             self.roles[label] = "nvswitch" if alone else "pcie"
             kind = "an NVSwitch" if alone else "a PCIe switch"
-            self.draft.assume(label, kind, "by its neighbours; not in its description")
+            self.draft.assume(
+                label, kind, "by its neighbours; not in its description"
+            )
 
     def _drop_control(self) -> None:
         """Drop links without data between GPUs, and the components that only these links join."""
@@ -154,7 +186,9 @@ class _Reader:
         joined = {end for edge in data_edges for end in (edge.a, edge.b)}
         if len(data_edges) < len(self.edges):
             count = len(self.edges) - len(data_edges)
-            why = "NVSwitches on PCIe, or memory of GPUs: no path of data between GPUs"
+            why = (
+                "NVSwitches on PCIe, or memory of GPUs: no path of data between GPUs"
+            )
             self.draft.assume(f"{count} links", "ignored", why)
         for label in dict.fromkeys(dropped):
             if label not in joined and self.roles[label] not in ("gpu", "host"):
@@ -164,7 +198,12 @@ class _Reader:
 
     def _carries_data(self, edge: InfraEdge) -> bool:
         roles = {self.roles[edge.a], self.roles[edge.b]}
-        control = "nvswitch" in roles and not roles <= {"gpu", "nvswitch", "network", "fabric"}
+        control = "nvswitch" in roles and not roles <= {
+            "gpu",
+            "nvswitch",
+            "network",
+            "fabric",
+        }
         return not control and not ("memory" in roles and roles & {"gpu", "nic"})
 
     def _name(self) -> None:
@@ -178,7 +217,11 @@ class _Reader:
                     1 for other, r in self.roles.items()
                     if r == role and self.graph.nodes[other].instance == node.instance
                 )  # fmt: skip
-                name = owner if parts == 1 else f"{owner}.{node.name}{label.rpartition('.')[2]}"
+                name = (
+                    owner
+                    if parts == 1
+                    else f"{owner}.{node.name}{label.rpartition('.')[2]}"
+                )
             else:
                 zone = self.zones.get(node.instance, 0)
                 prefix = _PREFIXES.get(role, node.name)
@@ -192,7 +235,9 @@ class _Reader:
     def _node(self, label: str, node: InfraNode) -> None:
         name, role = self.names[label], self.roles[label]
         zone = NETWORK if role == "network" else self.zones.get(node.instance, 0)
-        self.draft.source(name, f"{label}{f', {node.description}' if node.description else ''}")
+        self.draft.source(
+            name, f"{label}{f', {node.description}' if node.description else ''}"
+        )
         kind, keys = role, {}
         if role == "gpu":
             keys = {"chip": known_chip(self.draft, self._chip(name, node), name)}
@@ -214,7 +259,9 @@ class _Reader:
             return given_chip(self.draft)
         result = gpu_by_words(node.description) or gpu_by_words(node.device)
         if result is not None and result[0] is not None:
-            self.draft.assume(name, f"chip {result[0].name}", f"{result[1]!r} in its description")
+            self.draft.assume(
+                name, f"chip {result[0].name}", f"{result[1]!r} in its description"
+            )
             return result[0].name
         aside = f"{result[1]!r} is not known; " if result else ""
         why = f"{aside}the file names no GPU; --chip does"
@@ -224,7 +271,9 @@ class _Reader:
 
     def _cpu(self, label: str) -> Cpu:
         if label not in self.cpus:
-            self.cpus[label], why = self._processor(self.graph.nodes[label].description)
+            self.cpus[label], why = self._processor(
+                self.graph.nodes[label].description
+            )
             if why:
                 name = self.names[label]
                 self.draft.assume(name, f"processor {self.cpus[label].name}", why)
@@ -239,8 +288,19 @@ class _Reader:
 
         def alike(item: Cpu) -> int:
             key = f"{item.name} {item.figures['store_and_forward'].source.partition(':')[0]}"
-            generic = {"xeon", "epyc", "cpu", "unknown", "other", "arm", "servers", "nvidia"}
-            return len(words & (set(re.findall(r"[a-z0-9]+", key.lower())) - generic))
+            generic = {
+                "xeon",
+                "epyc",
+                "cpu",
+                "unknown",
+                "other",
+                "arm",
+                "servers",
+                "nvidia",
+            }
+            return len(
+                words & (set(re.findall(r"[a-z0-9]+", key.lower())) - generic)
+            )
 
         best = max(PROCESSORS.values(), key=alike)
         if alike(best):
@@ -253,7 +313,9 @@ class _Reader:
     def _memory(self, label: str, name: str, node: InfraNode) -> str:
         if node.description in MEMORY:
             return node.description
-        ends = [e.b if e.a == label else e.a for e in self.edges if label in (e.a, e.b)]
+        ends = [
+            e.b if e.a == label else e.a for e in self.edges if label in (e.a, e.b)
+        ]
         cpu = next((end for end in ends if self.roles[end] == "cpu"), None)
         chip = self._cpu(cpu).memory if cpu else "ddr4-3200x8"
         self.draft.assume(name, f"memory {chip}", "the usual one of its processor")
@@ -264,16 +326,24 @@ class _Reader:
         edges = [edge for edge in self.edges if label in (edge.a, edge.b)]
         ends = {self.roles[end] for edge in edges for end in (edge.a, edge.b)}
         tier = (
-            {"tier": "leaf" if ends - {role} else "spine"} if role in ("network", "fabric") else {}
+            {"tier": "leaf" if ends - {role} else "spine"}
+            if role in ("network", "fabric")
+            else {}
         )
         if node.description in CROSSBARS:
             return {"switch": node.description, **tier}
         if role == "nvswitch":
-            switch = next((chip.switch for chip in self._chips() if chip.switch), "nvswitch3")
-            self.draft.assume(name, f"switch {switch}", "as in usual nodes with its GPUs")
+            switch = next(
+                (chip.switch for chip in self._chips() if chip.switch), "nvswitch3"
+            )
+            self.draft.assume(
+                name, f"switch {switch}", "as in usual nodes with its GPUs"
+            )
             return {"switch": switch}
         if role == "pcie":
-            self.draft.assume(name, "PCIe switch pcie-switch", "the file does not name the switch")
+            self.draft.assume(
+                name, "PCIe switch pcie-switch", "the file does not name the switch"
+            )
             return {"switch": "pcie-switch"}
         types = [self._network_type(edge) for edge in edges] or ["ethernet400"]
         switch = USUAL_SWITCHES.get(types[0], "ethernet")
@@ -286,14 +356,22 @@ class _Reader:
             self.adapters[name] = Adapter(nic.name, nic.kind, nic.gbps, "")
             return nic.name
         nets = [e for e in self.edges if label in (e.a, e.b) and self._is_network(e)]
-        rates = [parse_rate(edge.link.rate).bytes_per_s * 8e-6 for edge in nets if edge.link.rate]
+        rates = [
+            parse_rate(edge.link.rate).bytes_per_s * 8e-6
+            for edge in nets
+            if edge.link.rate
+        ]
         speed = re.search(r"\b([1-9][0-9]{0,2})\s*G", node.description)
         mbps = max(rates, default=1000.0 * int(speed[1]) if speed else 0.0)
         text = " ".join([node.description, *(edge.link.text for edge in nets)])
         device = ImportedDevice(
-            cls=PciClass.INFINIBAND if _INFINIBAND.search(text) else PciClass.ETHERNET
+            cls=PciClass.INFINIBAND
+            if _INFINIBAND.search(text)
+            else PciClass.ETHERNET
         )
-        result = adapter_of(Net(speed_mbps=round(mbps) or None), device, self._newest())
+        result = adapter_of(
+            Net(speed_mbps=round(mbps) or None), device, self._newest()
+        )
         self.adapters[name] = result
         if result.why:
             self.draft.assume(name, f"NIC {result.name}", result.why)
@@ -328,7 +406,9 @@ class _Reader:
         elif "memory" in roles:
             memory = one if self.roles[edge.a] == "memory" else two
             keys = {"type": f"dram-{self.draft.nodes[memory]['chip']}"}
-        elif roles == {"gpu", "cpu"} and re.search(r"c2c", edge.link.text, re.IGNORECASE):
+        elif roles == {"gpu", "cpu"} and re.search(
+            r"c2c", edge.link.text, re.IGNORECASE
+        ):
             keys = {"type": "nvlink-c2c"}
         else:
             keys = {"type": self._pcie(edge)}
@@ -340,18 +420,24 @@ class _Reader:
         where = f"{self.names[edge.a]}-{self.names[edge.b]}"
         usual = parse_rate(str(preset["rate"].value)).bytes_per_s
         if edge.link.rate:
-            bytes_per_s = parse_rate(edge.link.rate).bytes_per_s / int(keys.get("count", 1))
+            bytes_per_s = parse_rate(edge.link.rate).bytes_per_s / int(
+                keys.get("count", 1)
+            )
             if abs(bytes_per_s - usual) > 1e-5 * usual:
                 keys["rate"] = f"{bytes_per_s / 1e9:.12g} GB/s"
         elif not edge.link.transfers:
-            self.draft.assume(where, f"the rate of {keys['type']}", "no bandwidth in the file")
+            self.draft.assume(
+                where, f"the rate of {keys['type']}", "no bandwidth in the file"
+            )
         if edge.link.latency:
             if parse_time(edge.link.latency) != parse_time(
                 str(keys.get("latency", preset["latency"].value))
             ):
                 keys["latency"] = edge.link.latency
         else:
-            self.draft.assume(where, f"the latency of {keys['type']}", "no latency in the file")
+            self.draft.assume(
+                where, f"the latency of {keys['type']}", "no latency in the file"
+            )
         return keys
 
     def _nvlink(self, edge: InfraEdge) -> dict[str, Any]:
@@ -361,7 +447,9 @@ class _Reader:
         chip = GPUS[str(self.draft.nodes[self.names[ends[0]]]["chip"])]
         keys = direct_keys(chip) if len(ends) == 2 else nvlink_keys(chip)
         if not edge.link.rate and chip.links:
-            edges = [e for e in self.edges if ends[0] in (e.a, e.b) and self._is_nvlink(e)]
+            edges = [
+                e for e in self.edges if ends[0] in (e.a, e.b) and self._is_nvlink(e)
+            ]
             links_each, remainder = divmod(chip.links, len(edges))
             counts = [links_each + (at < remainder) for at in range(len(edges))]
             if len(chip.planes) == len(edges):
@@ -385,13 +473,20 @@ class _Reader:
 
     def _pcie(self, edge: InfraEdge) -> str:
         gpus = [e for e in (edge.a, edge.b) if self.roles[e] == "gpu"]
-        gen_match, lanes = _GENERATION.search(edge.link.text), _LANES.search(edge.link.text)
+        gen_match, lanes = (
+            _GENERATION.search(edge.link.text),
+            _LANES.search(edge.link.text),
+        )
         width = int(lanes[1]) if lanes else 16
         if edge.link.transfers:
-            generation = min(PCIE_GTS, key=lambda gen: abs(PCIE_GTS[gen] - edge.link.transfers))
+            generation = min(
+                PCIE_GTS, key=lambda gen: abs(PCIE_GTS[gen] - edge.link.transfers)
+            )
         elif edge.link.rate:
             rate = parse_rate(edge.link.rate).bytes_per_s
-            generation = min(PCIE_GTS, key=lambda gen: abs(_x16(gen) * width / 16 - rate))
+            generation = min(
+                PCIE_GTS, key=lambda gen: abs(_x16(gen) * width / 16 - rate)
+            )
         elif gen_match:
             generation = int(gen_match[1] or gen_match[2] or gen_match[3])
         else:

@@ -45,7 +45,9 @@ _LINK_MBps: Final = {"nvlink1": 20_000, "nvlink5": 50_000, "nvlink6": 50_000}
 
 def read_lstopo(text: str, draft: Draft) -> None:
     """Fill `draft` from the text."""
-    text = _DOCTYPE.sub(lambda match: match[1] + "\n" * match[0][len(match[1]) :].count("\n"), text)
+    text = _DOCTYPE.sub(
+        lambda match: match[1] + "\n" * match[0][len(match[1]) :].count("\n"), text
+    )
     root = parse_root(text, draft.where, "topology", "hwloc")
     draft.settings["description"] = "imported from hwloc's XML (lstopo)"
     host = _Host(root, draft)
@@ -61,21 +63,33 @@ class _Host:
         self.openfabrics = 32 if newer.isdecimal() and int(newer[:4]) >= 3 else 3
         self.machine = ImportedMachine(hint=Path(draft.where).name)
         self.cpus: dict[int, ImportedCpu] = {}
-        self.arch = next((v for e in root.walk() for k, v in _infos(e) if k == "Architecture"), "")
+        self.arch = next(
+            (v for e in root.walk() for k, v in _infos(e) if k == "Architecture"), ""
+        )
         self.by_index: dict[str, ImportedDevice] = {}
         self.shared: Counter[str] = Counter()
 
     def read(self) -> ImportedMachine:
         """Return the node."""
-        top = [e for e in self.root.all("object") if e.get("type") in ("Machine", "System")]
+        top = [
+            e
+            for e in self.root.all("object")
+            if e.get("type") in ("Machine", "System")
+        ]
         if not top:
             raise self.draft.fail("no object of type Machine", self.root.line)
         for machine in top:
-            packages = [e for e in machine.walk() if e.get("type") in ("Package", "Socket")]
+            packages = [
+                e for e in machine.walk() if e.get("type") in ("Package", "Socket")
+            ]
             self._walk(machine, packages[0] if packages else None, [0])
         for text, count in self.shared.items():
-            self.draft.assume(text, "at the first of its NUMA nodes", f"the file has it at {count}")
-        if not any(device.gpu for cpu in self.cpus.values() for device in cpu.walk()):
+            self.draft.assume(
+                text, "at the first of its NUMA nodes", f"the file has it at {count}"
+            )
+        if not any(
+            device.gpu for cpu in self.cpus.values() for device in cpu.walk()
+        ):
             raise self.draft.fail(
                 "no GPU among its PCI devices; run lstopo where they are seen, with I/O"
             )
@@ -84,7 +98,9 @@ class _Host:
         self.machine.cpus = [self.cpus[numa] for numa in sorted(self.cpus)]
         return self.machine
 
-    def _walk(self, element: XmlElement, package: XmlElement | None, path: list[int]) -> None:
+    def _walk(
+        self, element: XmlElement, package: XmlElement | None, path: list[int]
+    ) -> None:
         """Note the NUMA nodes and root complexes below an object."""
         if element.get("type") in ("Package", "Socket"):
             package = element
@@ -93,11 +109,13 @@ class _Host:
             self._cpu(numa, package)
         path = inside or path
         for child in element.all("object"):
-            if child.get("type") == "Bridge" and child.get("bridge_type").startswith("0"):
+            if child.get("type") == "Bridge" and child.get("bridge_type").startswith(
+                "0"
+            ):
                 if len(path) > 1:
-                    self.shared[f"root complex {printable(child.get('bridge_pci'), 20)}"] = len(
-                        path
-                    )
+                    self.shared[
+                        f"root complex {printable(child.get('bridge_pci'), 20)}"
+                    ] = len(path)
                 self._cpu(path[0], package).devices += self._below_port(child)
             elif child.get("type") == "PCIDev":
                 self._cpu(path[0], package).devices.append(self._device(child))
@@ -135,7 +153,11 @@ class _Host:
                 result += self._below_port(child)
             elif child.get("type") == "Bridge":
                 switch = self._switch(child)
-                result += [switch] if any(_counts(device) for device in switch.walk()) else []
+                result += (
+                    [switch]
+                    if any(_counts(device) for device in switch.walk())
+                    else []
+                )
         return result
 
     def _switch(self, up: XmlElement) -> ImportedDevice:
@@ -184,17 +206,29 @@ class _Host:
         elif not result.is_class(0x06):
             result.ignored = "no part of the fabric"
         if result.is_class(0x06) or element.get("subtype") == "NVSwitch":
-            result.ignored = "no part of the PCIe tree"  # NVSwitches are found by their links
+            result.ignored = (
+                "no part of the PCIe tree"  # NVSwitches are found by their links
+            )
         return result
 
     def _gpu(self, device: ImportedDevice, inside: list[XmlElement]) -> None:
-        names = [m for item in inside if (m := _GPU_NAME.fullmatch(item.get("name")))]
-        first = next((m for m in names if m[1] == "nvml"), names[0] if names else None)
-        device.gpu = ImportedGpu(dev=int(first[2]) if first else None, line=device.line)
+        names = [
+            m for item in inside if (m := _GPU_NAME.fullmatch(item.get("name")))
+        ]
+        first = next(
+            (m for m in names if m[1] == "nvml"), names[0] if names else None
+        )
+        device.gpu = ImportedGpu(
+            dev=int(first[2]) if first else None, line=device.line
+        )
         models = [v for item in inside for k, v in _infos(item) if k == "GPUModel"]
         device.gpu.product = models[0] if models else ""
         chip = named_gpu(device.identity)
-        if device.speed in ("2.5 GT/s", "5 GT/s") and chip is not None and chip.pcie > 2:
+        if (
+            device.speed in ("2.5 GT/s", "5 GT/s")
+            and chip is not None
+            and chip.pcie > 2
+        ):
             self.draft.assume(
                 device.text,
                 f"its link runs at generation {chip.pcie}",
@@ -211,19 +245,29 @@ class _Host:
             return []
         name = printable(element.get("name"), 40)
         infos = dict(_infos(element))
-        states = {m[1]: v for k, v in infos.items() if (m := _PORT.fullmatch(k))} or {"1": "4"}
-        up = [port for port, state in states.items() if parse_integer(state) == _ACTIVE]
+        states = {
+            m[1]: v for k, v in infos.items() if (m := _PORT.fullmatch(k))
+        } or {"1": "4"}
+        up = [
+            port for port, state in states.items() if parse_integer(state) == _ACTIVE
+        ]
         for port in states.keys() - set(up):
             self.draft.assume(f"{name} port {port}", "ignored", "it is not active")
         guid = infos.get("NodeGUID", "")
         return [
-            Net(f"{name}:{p}" if len(states) > 1 else name, guid=guid, line=element.line)
+            Net(
+                f"{name}:{p}" if len(states) > 1 else name,
+                guid=guid,
+                line=element.line,
+            )
             for p in up
         ]
 
     def _ports(self) -> None:
         """Drop NICs that NCCL would not use: those without RDMA, if others have it."""
-        adapters = [d for cpu in self.cpus.values() for d in cpu.walk() if d.is_class(0x02)]
+        adapters = [
+            d for cpu in self.cpus.values() for d in cpu.walk() if d.is_class(0x02)
+        ]
         if any(device.nets for device in adapters):
             for device in adapters:
                 if not device.nets:
@@ -235,14 +279,19 @@ class _Host:
     def _nvlinks(self) -> None:
         """Read the matrix of NVLinks; without a matrix the chip's usual links are assumed."""
         tables = (e for e in self.root.children if e.tag.startswith("distances2"))
-        matrix = next((e for e in tables if e.get("name") == "NVLinkBandwidth"), None)
+        matrix = next(
+            (e for e in tables if e.get("name") == "NVLinkBandwidth"), None
+        )
         if matrix is None:
             return
         names = " ".join(item.text for item in matrix.all("indexes")).split()
-        values = [number(w) for item in matrix.all("u64values") for w in item.text.split()]
+        values = [
+            number(w) for item in matrix.all("u64values") for w in item.text.split()
+        ]
         if len(values) != len(names) ** 2 or None in values:
             raise self.draft.fail(
-                f"NVLinkBandwidth: {len(values)} values of {len(names)} objects", matrix.line
+                f"NVLinkBandwidth: {len(values)} values of {len(names)} objects",
+                matrix.line,
             )
         objects = [self.by_index.get(name.rpartition(":")[2]) for name in names]
         remaining = 0
@@ -258,9 +307,13 @@ class _Host:
                     continue
                 self._add_links(device, other, rate)
         if remaining:
-            self.draft.assume("NVLinks of GPUs to CPUs", "ignored", "no figures of such links")
+            self.draft.assume(
+                "NVLinks of GPUs to CPUs", "ignored", "no figures of such links"
+            )
 
-    def _add_links(self, device: ImportedDevice, other: ImportedDevice, rate: float) -> None:
+    def _add_links(
+        self, device: ImportedDevice, other: ImportedDevice, rate: float
+    ) -> None:
         """Add the links from a GPU to another device, by their combined bandwidth [MB/s]."""
         chip = named_gpu(device.identity)
         link_MBps = _LINK_MBps.get(chip.link, 25_000) if chip is not None else 25_000
@@ -284,7 +337,11 @@ def _numas(element: XmlElement) -> list[int]:
     for item in element.walk():
         index = parse_integer(item.get("os_index"))
         cpus = item.get("cpuset") or str(index)
-        if item.get("type") != "NUMANode" or index is None or item.get("subtype") == "GPUMemory":
+        if (
+            item.get("type") != "NUMANode"
+            or index is None
+            or item.get("subtype") == "GPUMemory"
+        ):
             continue
         if set(cpus) - set("0x,"):
             result.setdefault(cpus, index)

@@ -60,9 +60,15 @@ def read_nvbandwidth(path: Path) -> list[BandwidthTest]:
     """Return the bandwidth tests in a file; raise `TopologyError` if it does not contain any."""
     where = printable(path, 200)
     text = read_text(path, where)
-    result = list(_of_json(text, where) if text.lstrip()[:1] == "{" else _of_text(text, where))
+    result = list(
+        _of_json(text, where) if text.lstrip()[:1] == "{" else _of_text(text, where)
+    )
     if not result:
-        raise fail(where, 0, "no bandwidths of nvbandwidth; use the output of `nvbandwidth -j`")
+        raise fail(
+            where,
+            0,
+            "no bandwidths of nvbandwidth; use the output of `nvbandwidth -j`",
+        )
     return result
 
 
@@ -75,7 +81,10 @@ def _of_json(text: str, where: str) -> Iterator[BandwidthTest]:
     cases = top.get("testcases") if isinstance(top, dict) else None
     for case in cases if isinstance(cases, list) else []:
         matrix = case.get("bandwidth_matrix") if isinstance(case, dict) else None
-        if not isinstance(matrix, list) or "ns" in str(case.get("bandwidth_description"))[-5:]:
+        if (
+            not isinstance(matrix, list)
+            or "ns" in str(case.get("bandwidth_description"))[-5:]
+        ):
             continue  # tests that were waived, and latencies
         name = printable(case.get("name"), 80)
         rows = [row if isinstance(row, list) else [] for row in matrix]
@@ -93,11 +102,15 @@ def _of_text(text: str, where: str) -> Iterator[BandwidthTest]:
         rows: list[list[object]] = []
         for line in body[2:]:
             words = line.split()
-            if len(words) != len(columns) + 1 or not all(_CELL.fullmatch(w) for w in words[1:]):
+            if len(words) != len(columns) + 1 or not all(
+                _CELL.fullmatch(w) for w in words[1:]
+            ):
                 break
             rows.append(list(words[1:]))
         at = text.count("\n", 0, match.start()) + 1
-        yield BandwidthTest(match[1], _check_matrix(rows, f"{where}:{at}: {match[1]}"), at)
+        yield BandwidthTest(
+            match[1], _check_matrix(rows, f"{where}:{at}: {match[1]}"), at
+        )
 
 
 def _check_matrix(
@@ -106,13 +119,23 @@ def _check_matrix(
     """Return `rows` as a matrix; refuse other data."""
     width = len(rows[0]) if rows else 0
     if not 1 <= width <= MAX_DEVICES or len(rows) not in (1, width):
-        raise TopologyError(f"{where}: {len(rows)} x {width} values; must be one row, or a square")
+        raise TopologyError(
+            f"{where}: {len(rows)} x {width} values; must be one row, or a square"
+        )
     result = []
     for row in rows:
         values = [None if cell == "N/A" else number(cell) for cell in row]
-        bad = [c for c, v in zip(row, values, strict=True) if c != "N/A" and (v is None or v < 0)]
+        bad = [
+            c
+            for c, v in zip(row, values, strict=True)
+            if c != "N/A" and (v is None or v < 0)
+        ]
         if bad or len(row) != width:
-            excerpt = repr(printable(bad[0], 30)) if bad else f"{len(row)} of {width} values"
+            excerpt = (
+                repr(printable(bad[0], 30))
+                if bad
+                else f"{len(row)} of {width} values"
+            )
             raise TopologyError(f"{where}: {excerpt}; must be GB/s or N/A")
         result.append(tuple(values))
     return tuple(result)
@@ -134,7 +157,9 @@ def compare_tests(machine: Fabric, tests: Sequence[BandwidthTest]) -> list[Findi
 def _of_test(paths: _Paths, test: BandwidthTest) -> Iterator[Finding]:
     size = len(test.rows[0])
     if size > paths.num_ranks:
-        yield Finding("warning", f"{test.name}: {size} GPUs; the system has {paths.num_ranks}")
+        yield Finding(
+            "warning", f"{test.name}: {size} GPUs; the system has {paths.num_ranks}"
+        )
         return
     values = test.values
     if not values:
@@ -153,7 +178,11 @@ def _of_test(paths: _Paths, test: BandwidthTest) -> Iterator[Finding]:
             if value < _LOW * usual:
                 low.append(f"{name} {value:g}")
     share = median(shares)
-    span = f"{min(values):g} to {max(values):g} GB/s" if len(values) > 1 else f"{values[0]:g} GB/s"
+    span = (
+        f"{min(values):g} to {max(values):g} GB/s"
+        if len(values) > 1
+        else f"{values[0]:g} GB/s"
+    )
     text = f"{test.name}: {span} measured, {share:.0%} of the wires' payload rate (median)"
     yield Finding("info", text)
     if share > 1.01:
@@ -188,26 +217,37 @@ class _Paths:
     @cached_property
     def memories(self) -> list[int]:
         """Nodes of host memory."""
-        return [at for at, node in enumerate(self.machine.nodes) if node.kind == "memory"]
+        return [
+            at for at, node in enumerate(self.machine.nodes) if node.kind == "memory"
+        ]
 
     def of(self, test: str, row: int, column: int) -> tuple[str, float]:
         """Return the label of a matrix element of a test, and the maximum flow of its pair."""
         match = _PAIRS.fullmatch(test)
-        kind, direction, engine = (match[1], match[2], match[3]) if match else ("", "", "ce")
+        kind, direction, engine = (
+            (match[1], match[2], match[3]) if match else ("", "", "ce")
+        )
         ranks = self.machine.ranks
         if kind != "device_to_device":
             to_device = kind == "host_to_device"
-            name = f"host->{ranks[column]}" if to_device else f"{ranks[column]}->host"
+            name = (
+                f"host->{ranks[column]}" if to_device else f"{ranks[column]}->host"
+            )
             return name, self._host(column, to_device=to_device, engine=engine)
         source, target = (row, column) if direction == "read" else (column, row)
-        return f"{ranks[source]}->{ranks[target]}", self._peers(source, target, engine)
+        return f"{ranks[source]}->{ranks[target]}", self._peers(
+            source, target, engine
+        )
 
     def _host(self, rank: int, *, to_device: bool, engine: str) -> float:
         key = ("host", rank, to_device, engine)
         if key not in self.known:
             zone = self.machine.nodes[self.nodes[rank]].zone
             rates = [
-                self._flow((m, self.nodes[rank]) if to_device else (self.nodes[rank], m), engine)
+                self._flow(
+                    (m, self.nodes[rank]) if to_device else (self.nodes[rank], m),
+                    engine,
+                )
                 for m in self.memories
                 if self.machine.nodes[m].zone == zone
             ]
@@ -218,7 +258,9 @@ class _Paths:
         key = (self._ends(a), self._ends(b), self._between(a, b), engine)
         if key not in self.known:
             pair = (self.nodes[a], self.nodes[b])
-            self.known[key] = self._flow(pair, engine, self.peers) or self._flow(pair, engine)
+            self.known[key] = self._flow(pair, engine, self.peers) or self._flow(
+                pair, engine
+            )
         return self.known[key]
 
     def _ends(self, rank: int) -> tuple[int, ...]:
@@ -229,7 +271,9 @@ class _Paths:
     def _between(self, a: int, b: int) -> int:
         wires = self.arrays.wires
         return int(
-            np.count_nonzero((wires["src"] == self.nodes[a]) & (wires["dst"] == self.nodes[b]))
+            np.count_nonzero(
+                (wires["src"] == self.nodes[a]) & (wires["dst"] == self.nodes[b])
+            )
         )
 
     def _flow(
@@ -240,10 +284,17 @@ class _Paths:
     ) -> float:
         """Return the maximum flow of a pair, less headers on the wires at its two ends."""
         rate = max_flow(self.arrays, [pair[0]], [pair[1]], only=only)
-        return rate * min(self._share(node, engine, only) for node in pair) if rate else 0.0
+        return (
+            rate * min(self._share(node, engine, only) for node in pair)
+            if rate
+            else 0.0
+        )
 
     def _share(
-        self, node: int, engine: str, only: np.ndarray[tuple[int], np.dtype[np.bool_]] | None
+        self,
+        node: int,
+        engine: str,
+        only: np.ndarray[tuple[int], np.dtype[np.bool_]] | None,
     ) -> float:
         """Return the payload share of a graph node's output, for its most efficient packet format."""
         wires = self.arrays.wires
@@ -257,6 +308,9 @@ class _Paths:
         for kind in kinds:
             form = self.machine.formats[self.arrays.format_names[kind]]
             payload = min(form.payload_bytes.get(engine, 128), form.limit_bytes[0])
-            wire_bytes = -(-(payload + form.header_bytes[0]) // form.flit_bytes) * form.flit_bytes
+            wire_bytes = (
+                -(-(payload + form.header_bytes[0]) // form.flit_bytes)
+                * form.flit_bytes
+            )
             shares.append(payload / wire_bytes)
         return max(shares, default=1.0)

@@ -16,7 +16,12 @@ from clusim.base.errors import UnitError
 from clusim.base.limits import number, printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import MAX_NODES, Draft
-from clusim.formats.topologies.identify import ImportedDevice, Net, PciClass, processor
+from clusim.formats.topologies.identify import (
+    ImportedDevice,
+    Net,
+    PciClass,
+    processor,
+)
 from clusim.formats.topologies.presets import (
     adapter_of,
     add_memory,
@@ -65,14 +70,20 @@ def read_simai(text: str, draft: Draft) -> None:
         draft.settings["description"] = "imported from an ns-3 topology file"
         for row in file.rows:
             draft.link(names[row.a], names[row.b], **_keys(row, "ethernet400"))
-        draft.assume("packets", "as on Ethernet: 64 B around 4096 B", "not in the file")
+        draft.assume(
+            "packets", "as on Ethernet: 64 B around 4096 B", "not in the file"
+        )
         return
     draft.settings["description"] = "imported from a SimAI topology file"
     _Servers(file, draft, names, zones).run()
 
 
 def _parse(text: str, draft: Draft) -> _File:
-    lines = [(i, line.split()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [
+        (i, line.split())
+        for i, line in enumerate(text.splitlines(), 1)
+        if line.strip()
+    ]
     if not lines:
         raise draft.fail("empty; the first line has the counts of nodes and links")
     number_, head = lines[0]
@@ -96,25 +107,35 @@ def _parse(text: str, draft: Draft) -> _File:
         number_, words = rest.pop(0)
         ids += [_id(word, nodes, draft, number_) for word in words]
     if len(ids) != nvswitches + switches or len(set(ids)) != len(ids):
-        raise draft.fail(f"must list {nvswitches + switches} switches; lists {len(ids)}", number_)
+        raise draft.fail(
+            f"must list {nvswitches + switches} switches; lists {len(ids)}", number_
+        )
     rows = [_row(words, nodes, draft, i) for i, words in rest]
     if len(rows) != links:
         draft.assume(
-            "links", f"{len(rows)}, the number of listed links", f"{links} in the first line"
+            "links",
+            f"{len(rows)}, the number of listed links",
+            f"{links} in the first line",
         )
     kind = head[5] if len(head) == 6 else ""
-    return _File(nodes, per_server, ids[:nvswitches], ids[nvswitches:], rows, kind, hosts)
+    return _File(
+        nodes, per_server, ids[:nvswitches], ids[nvswitches:], rows, kind, hosts
+    )
 
 
 def _id(word: str, nodes: int, draft: Draft, line: int) -> int:
     if not word.isdecimal() or len(word) > 7 or int(word) >= nodes:
-        raise draft.fail(f"unknown node {printable(word)!r}; choose 0 to {nodes - 1}", line)
+        raise draft.fail(
+            f"unknown node {printable(word)!r}; choose 0 to {nodes - 1}", line
+        )
     return int(word)
 
 
 def _row(words: list[str], nodes: int, draft: Draft, line: int) -> _Row:
     if len(words) < 4:
-        raise draft.fail("a link must have: source, destination, rate, latency, error", line)
+        raise draft.fail(
+            "a link must have: source, destination, rate, latency, error", line
+        )
     a, b = (_id(word, nodes, draft, line) for word in words[:2])
     if a == b:
         raise draft.fail(f"links {a} to itself", line)
@@ -140,7 +161,9 @@ def _name_nodes(file: _File, draft: Draft) -> tuple[list[str], list[int]]:
     """Add GPUs (or hosts) and switches; return the name and the node of every id."""
     names, zones = [""] * file.nodes, [NETWORK] * file.nodes
     nvswitches, switches = set(file.nvswitches), set(file.switches)
-    ends = [i for i in range(file.nodes) if i not in nvswitches and i not in switches]
+    ends = [
+        i for i in range(file.nodes) if i not in nvswitches and i not in switches
+    ]
     if file.hosts:
         for number_, i in enumerate(ends):
             names[i] = draft.node(f"host{number_}", "host")
@@ -152,7 +175,11 @@ def _name_nodes(file: _File, draft: Draft) -> tuple[list[str], list[int]]:
         name = product_chip(draft, file.chip)
     if not name:
         name = unnamed_chip()
-        draft.assume("all GPUs", f"chip {name}", f"{printable(file.chip) or 'no GPU'} in the file")
+        draft.assume(
+            "all GPUs",
+            f"chip {name}",
+            f"{printable(file.chip) or 'no GPU'} in the file",
+        )
     preset = known_chip(draft, name, "all GPUs")
     per = file.per_server or len(ends)
     is_split = len(ends) > per
@@ -167,14 +194,18 @@ def _name_nodes(file: _File, draft: Draft) -> tuple[list[str], list[int]]:
 class _Servers:
     """SimAI's nodes: NVSwitches inside, and a NIC for every link of a GPU into the network."""
 
-    def __init__(self, file: _File, draft: Draft, names: list[str], zones: list[int]) -> None:
+    def __init__(
+        self, file: _File, draft: Draft, names: list[str], zones: list[int]
+    ) -> None:
         self.file = file
         self.draft = draft
         self.names = names
         self.zones = zones
         self.nvlink = set(file.nvswitches)
         self.network = set(file.switches)
-        self.gpus = [i for i in range(file.nodes) if i not in self.nvlink | self.network]
+        self.gpus = [
+            i for i in range(file.nodes) if i not in self.nvlink | self.network
+        ]
         self.nics: Counter[str] = Counter()
         self.slots: dict[int, str] = {}
         first = str(next(iter(draft.nodes.values()))["chip"])
@@ -191,21 +222,33 @@ class _Servers:
                 self._add_adapter(row, gpus.pop())
                 continue
             inside = len(gpus) == 2 or (ends & self.nvlink and gpus)
-            kind = self.chip.link or "nvlink4" if inside else network_link("roce", row.rate)
+            kind = (
+                self.chip.link or "nvlink4"
+                if inside
+                else network_link("roce", row.rate)
+            )
             self.draft.link(self.names[row.a], self.names[row.b], **_keys(row, kind))
 
     def _place_nvswitches(self) -> None:
         homes: dict[int, int] = {}
         for row in self.file.rows:
             for i, other in ((row.a, row.b), (row.b, row.a)):
-                if i in self.nvlink and other not in self.nvlink and other not in self.network:
+                if (
+                    i in self.nvlink
+                    and other not in self.nvlink
+                    and other not in self.network
+                ):
                     homes.setdefault(i, self.zones[other])
         several_nodes = max(self.zones, default=0) > 0
         counts: Counter[int] = Counter()
         switch = self.chip.switch or "nvswitch3"
         for i in self.file.nvswitches:
             zone = self.zones[i] = homes.get(i, 0)
-            name = f"n{zone}/nvswitch{counts[zone]}" if several_nodes else f"nvswitch{counts[zone]}"
+            name = (
+                f"n{zone}/nvswitch{counts[zone]}"
+                if several_nodes
+                else f"nvswitch{counts[zone]}"
+            )
             counts[zone] += 1
             self.names[i] = self.draft.node(name, "switch", switch=switch, zone=zone)
         if self.file.nvswitches:
@@ -224,33 +267,45 @@ class _Servers:
             neighbours.setdefault(row.a, set()).add(row.b)
             neighbours.setdefault(row.b, set()).add(row.a)
         for depth in range(1, 8):
-            border = {o for i in border for o in neighbours.get(i, ()) if o in self.network} - set(
-                level
-            )
+            border = {
+                o for i in border for o in neighbours.get(i, ()) if o in self.network
+            } - set(level)
             level.update(dict.fromkeys(border, depth))
         tiers = {1: "leaf", 2: "spine", 3: "core"}
         counts: Counter[str] = Counter()
         for i in self.file.switches:
             tier = tiers.get(level.get(i, 3), "core")
-            keys: dict[str, Any] = {"switch": "ethernet", "tier": tier, "zone": NETWORK}
-            self.names[i] = self.draft.node(f"{tier}{counts[tier]}", "switch", **keys)
+            keys: dict[str, Any] = {
+                "switch": "ethernet",
+                "tier": tier,
+                "zone": NETWORK,
+            }
+            self.names[i] = self.draft.node(
+                f"{tier}{counts[tier]}", "switch", **keys
+            )
             counts[tier] += 1
         if self.file.switches:
             self.draft.assume(
-                "network switches", "type ethernet", "no latency or radix of switches in the file"
+                "network switches",
+                "type ethernet",
+                "no latency or radix of switches in the file",
             )
 
     def _add_adapter(self, row: _Row, gpu: int) -> None:
         """Add a NIC between a GPU and its network switch."""
         other = row.b if gpu == row.a else row.a
         gbps = parse_rate(row.rate).bytes_per_s * 8e-9
-        adapter = adapter_of(Net(speed_mbps=max(1, round(gbps * 1000))), _ETHERNET, self.chip.pcie)
+        adapter = adapter_of(
+            Net(speed_mbps=max(1, round(gbps * 1000))), _ETHERNET, self.chip.pcie
+        )
         prefix = self.names[gpu].rpartition("gpu")[0]
         name = f"{prefix}nic{self.nics[prefix]}"
         self.nics[prefix] += 1
         self.draft.node(name, "nic", nic=adapter.name, zone=self.zones[gpu])
         self.draft.link(name, self.slots[gpu], type=pcie_type(self.chip.pcie, 16))
-        self.draft.link(name, self.names[other], **_keys(row, network_link("roce", row.rate)))
+        self.draft.link(
+            name, self.names[other], **_keys(row, network_link("roce", row.rate))
+        )
         self.draft.assume(
             "adapters",
             f"{adapter.name} next to its GPU, PCIe Gen{self.chip.pcie} x16",

@@ -94,7 +94,11 @@ class Box:
     @property
     def text_y(self) -> float:
         """Height of the label: in the middle, or above the bars."""
-        return self.y if self.height < BAR_TOP + BAR_PITCH else self.y - self.height / 2 + 13
+        return (
+            self.y
+            if self.height < BAR_TOP + BAR_PITCH
+            else self.y - self.height / 2 + 13
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +157,9 @@ class Picture:
         for line, place in enumerate(self.bar, self.num_ways):
             box = self.boxes[self.source[line]]
             x, top = box.corner
-            spans.append((x + 3, box.x + box.width / 2 - 3, top + BAR_TOP + BAR_PITCH * place))
+            spans.append(
+                (x + 3, box.x + box.width / 2 - 3, top + BAR_TOP + BAR_PITCH * place)
+            )
         return spans
 
     def bar_titles(self) -> list[tuple[str, float]]:
@@ -177,7 +183,9 @@ class Picture:
         if rates.min() == rates.max():
             return [self.fineness * EVEN] * len(rates)
         part = np.sqrt(rates / float(rates.max()))
-        widths: list[float] = (self.fineness * (THIN + (THICK - THIN) * part)).tolist()
+        widths: list[float] = (
+            self.fineness * (THIN + (THICK - THIN) * part)
+        ).tolist()
         return widths
 
     def label_sizes(self, max_size: float, letters: float) -> dict[float, float]:
@@ -209,7 +217,11 @@ class Picture:
         if self._hangs(a, b):
             out += 2 * min(self.arc, 12 + 0.1 * far) * (1 if dx > 0 else -1)
         middle = ((a.x + b.x) / 2 + nx * out, (a.y + b.y) / 2 + ny * out)
-        return (a.x + nx * apart, a.y + ny * apart), middle, (b.x + nx * apart, b.y + ny * apart)
+        return (
+            (a.x + nx * apart, a.y + ny * apart),
+            middle,
+            (b.x + nx * apart, b.y + ny * apart),
+        )
 
     def bent(self, line: int) -> bool:
         """Return True if a line is drawn as a curve."""
@@ -221,7 +233,9 @@ class Picture:
         if not self.arc or abs(a.y - b.y) > 1:
             return False
         low, high = sorted((a.x, b.x))
-        return any(abs(box.y - a.y) < 1 and low + 1 < box.x < high - 1 for box in self.boxes)
+        return any(
+            abs(box.y - a.y) < 1 and low + 1 < box.x < high - 1 for box in self.boxes
+        )
 
 
 class BoxLayout(NamedTuple):
@@ -235,7 +249,9 @@ class BoxLayout(NamedTuple):
     frames: tuple[Frame, ...] = ()
 
 
-def finish(machine: DrawnMachine, layout: BoxLayout, bars: tuple[str, ...] = ()) -> Picture:
+def finish(
+    machine: DrawnMachine, layout: BoxLayout, bars: tuple[str, ...] = ()
+) -> Picture:
     """Create boxes, lines between them, and bars for internal wires of the kinds in `bars`."""
     frames = layout.frames
     box_of = np.zeros(len(machine.nodes), np.int64)
@@ -244,19 +260,28 @@ def finish(machine: DrawnMachine, layout: BoxLayout, bars: tuple[str, ...] = ())
         box_of[nodes] = number
         name = span([machine.nodes[n] for n in nodes])
         label = span([own_name(machine.nodes[n]) for n in nodes]) if frames else name
-        label = label.removeprefix(prefix).replace(f" ... {prefix}", "...") if prefix else label
+        label = (
+            label.removeprefix(prefix).replace(f" ... {prefix}", "...")
+            if prefix
+            else label
+        )
         kind = "endpoint" if nodes[0] < machine.num_endpoints else "switch"
         boxes.append(Box(label, name, kind, machine.kinds[nodes[0]], *place))
     a, b = box_of[machine.source], box_of[machine.target]
     members = _runs(a != b, a, b)
     source = [int(a[group[0]]) for group in members]
     target = [int(b[group[0]]) for group in members]
-    labels = [f"{boxes[s].name}->{boxes[t].name}" for s, t in zip(source, target, strict=True)]
+    labels = [
+        f"{boxes[s].name}->{boxes[t].name}"
+        for s, t in zip(source, target, strict=True)
+    ]
     classes = [machine.classes[int(group[0])] for group in members]
     bar: list[int] = []
     if bars:
         kinds = map(kind_of, machine.classes)
-        place_of = np.array([bars.index(kind) if kind in bars else -1 for kind in kinds])
+        place_of = np.array(
+            [bars.index(kind) if kind in bars else -1 for kind in kinds]
+        )
         for group in _runs((a == b) & (place_of >= 0), a, place_of):
             box, at = int(a[group[0]]), int(place_of[group[0]])
             bar.append(at)

@@ -21,7 +21,13 @@ from clusim.base.drawing.boxes import (
     PlacedBox,
     finish,
 )
-from clusim.base.drawing.machine import DrawnMachine, common_prefix, own_name, span, zone_of
+from clusim.base.drawing.machine import (
+    DrawnMachine,
+    common_prefix,
+    own_name,
+    span,
+    zone_of,
+)
 from clusim.base.terms.links import kind_of
 
 HOST_TIERS = frozenset(("pcie", "root", "memory", "nic"))
@@ -50,7 +56,13 @@ ARC = 46.0
 """Largest sag of lines between boxes of one row."""
 
 _SWITCH, _ENDPOINT, _PCIE, _UPPER_PCIE, _ROOT, _MEMORY, _NIC, _NETWORK = range(8)
-_LEVELS = {"gpu": _ENDPOINT, "host": _ENDPOINT, "root": _ROOT, "memory": _MEMORY, "nic": _NIC}
+_LEVELS = {
+    "gpu": _ENDPOINT,
+    "host": _ENDPOINT,
+    "root": _ROOT,
+    "memory": _MEMORY,
+    "nic": _NIC,
+}
 
 
 class _Row(NamedTuple):
@@ -77,10 +89,14 @@ def panels(machine: DrawnMachine) -> Picture | None:
         _Row(
             level,
             zone,
-            _cells(neighbours, machine.in_order(members[level, zone]), ROW_MOST // share),
+            _cells(
+                neighbours, machine.in_order(members[level, zone]), ROW_MOST // share
+            ),
         )
         for level in range(max(levels) + 1)
-        for share, zone in ([(1, "")] if level >= _NETWORK else [(len(zones), z) for z in zones])
+        for share, zone in (
+            [(1, "")] if level >= _NETWORK else [(len(zones), z) for z in zones]
+        )
         if (level, zone) in members
     ]
     return _draw_rows(machine, neighbours, _fewer(machine, rows), zones)
@@ -90,7 +106,9 @@ def _levels(machine: DrawnMachine, neighbours: list[set[int]]) -> list[int]:
     """Return the row of every node, from the bottom; rows may be empty."""
     clustered = bool(machine.zones())
     levels = []
-    for node, (name, kind) in enumerate(zip(machine.nodes, machine.kinds, strict=True)):
+    for node, (name, kind) in enumerate(
+        zip(machine.nodes, machine.kinds, strict=True)
+    ):
         if clustered and not zone_of(name):
             levels.append(-1)
         elif kind == "pcie":
@@ -99,7 +117,10 @@ def _levels(machine: DrawnMachine, neighbours: list[set[int]]) -> list[int]:
         else:
             levels.append(_LEVELS.get(kind, _SWITCH))
     # Network switches by their distance from the nodes.
-    edge, level = {n for n, node_level in enumerate(levels) if node_level >= 0}, _NETWORK
+    edge, level = (
+        {n for n, node_level in enumerate(levels) if node_level >= 0},
+        _NETWORK,
+    )
     while edge:
         edge = {other for n in edge for other in neighbours[n] if levels[other] < 0}
         for node in edge:
@@ -108,7 +129,9 @@ def _levels(machine: DrawnMachine, neighbours: list[set[int]]) -> list[int]:
     return [_NETWORK if node_level < 0 else node_level for node_level in levels]
 
 
-def _cells(neighbours: list[set[int]], nodes: list[int], max_width: int) -> list[list[int]]:
+def _cells(
+    neighbours: list[set[int]], nodes: list[int], max_width: int
+) -> list[list[int]]:
     """Return at most `max_width` cells of graph nodes.
 
     A cell is a single node, nodes with a common neighbour, or adjacent nodes.
@@ -120,13 +143,19 @@ def _cells(neighbours: list[set[int]], nodes: list[int], max_width: int) -> list
     for node in nodes:
         # Attachments within a node have few neighbours, network nodes have many.
         hook = min(
-            neighbours[node] - mine, key=lambda hook: (len(neighbours[hook]), hook), default=-1
+            neighbours[node] - mine,
+            key=lambda hook: (len(neighbours[hook]), hook),
+            default=-1,
         )
         alike.setdefault(hook, []).append(node)
     cells = list(alike.values())
     if not 1 < len(cells) <= max_width:
         min_cells = -(-len(nodes) // max_width)
-        even = [size for size in range(min_cells, 2 * min_cells + 1) if len(nodes) % size == 0]
+        even = [
+            size
+            for size in range(min_cells, 2 * min_cells + 1)
+            if len(nodes) % size == 0
+        ]
         size = even[0] if even else min_cells
         cells = [nodes[i : i + size] for i in range(0, len(nodes), size)]
     return cells
@@ -139,7 +168,9 @@ def _fewer(machine: DrawnMachine, rows: list[_Row]) -> list[_Row]:
         if len(longest.cells) <= 4:
             break
         rows = [
-            row._replace(cells=_join_neighbours(row.cells)) if row.level == longest.level else row
+            row._replace(cells=_join_neighbours(row.cells))
+            if row.level == longest.level
+            else row
             for row in rows
         ]
     return rows
@@ -147,21 +178,32 @@ def _fewer(machine: DrawnMachine, rows: list[_Row]) -> list[_Row]:
 
 def _join_neighbours(cells: list[list[int]]) -> list[list[int]]:
     """Join every two neighbours."""
-    return [[n for cell in cells[i : i + 2] for n in cell] for i in range(0, len(cells), 2)]
+    return [
+        [n for cell in cells[i : i + 2] for n in cell]
+        for i in range(0, len(cells), 2)
+    ]
 
 
 def _draw_rows(
-    machine: DrawnMachine, neighbours: list[set[int]], rows: list[_Row], zones: list[str]
+    machine: DrawnMachine,
+    neighbours: list[set[int]],
+    rows: list[_Row],
+    zones: list[str],
 ) -> Picture:
     levels: dict[int, list[int]] = {}
     for row in rows:
-        levels.setdefault(row.level, []).extend(node for cell in row.cells for node in cell)
+        levels.setdefault(row.level, []).extend(
+            node for cell in row.cells for node in cell
+        )
     clustered = zones != [""]
     lowest = set(levels[min(levels)])
     hanging = any(neighbours[node] & lowest for node in lowest)
     floor = (FOOT if clustered else 12.0) + (ARC if hanging else 0.0)
     height = floor + BOX + GAP * (len(levels) - 1) + PAD + 6
-    y_of = {level: height - floor - BOX / 2 - GAP * i for i, level in enumerate(sorted(levels))}
+    y_of = {
+        level: height - floor - BOX / 2 - GAP * i
+        for i, level in enumerate(sorted(levels))
+    }
     share = (WIDTH - LEFT - 6) / len(zones)
     placed: list[PlacedBox] = []
     x_of: dict[int, float] = {}
@@ -170,18 +212,28 @@ def _draw_rows(
         if row.level < _NETWORK and clustered:
             low, wide = LEFT + share * zones.index(row.zone) + 8, share - 16
         width = min(74.0, wide / len(row.cells) * 0.84)
-        preferred = [_preferred_x(neighbours, cell, x_of, low + wide / 2) for cell in row.cells]
+        preferred = [
+            _preferred_x(neighbours, cell, x_of, low + wide / 2)
+            for cell in row.cells
+        ]
         if row.level in (_SWITCH, _ENDPOINT) or row.level >= _NETWORK:
-            preferred = [low + wide * (i + 0.5) / len(row.cells) for i in range(len(row.cells))]
+            preferred = [
+                low + wide * (i + 0.5) / len(row.cells)
+                for i in range(len(row.cells))
+            ]
         if row.level == _MEMORY and _NIC in levels:
             # Lines that continue to the NICs pass beside it.
             preferred = [x + 0.7 * width + 8 for x in preferred]
         order = sorted(range(len(row.cells)), key=lambda i: (preferred[i], i))
         spots = _apart([preferred[i] for i in order], width / 0.84, low, low + wide)
-        prefix = common_prefix([own_name(machine.nodes[n]) for cell in row.cells for n in cell])
+        prefix = common_prefix(
+            [own_name(machine.nodes[n]) for cell in row.cells for n in cell]
+        )
         for i, x in zip(order, spots, strict=True):
             x_of |= dict.fromkeys(row.cells[i], x)
-            placed.append(PlacedBox(row.cells[i], prefix, x, y_of[row.level], width, BOX))
+            placed.append(
+                PlacedBox(row.cells[i], prefix, x, y_of[row.level], width, BOX)
+            )
     inside = [y_of[level] for level in levels if level < _NETWORK]
     frames = tuple(
         Frame(zone, (LEFT + share * i + 3, min(inside) - BOX / 2 - PAD), share - 6,
@@ -190,7 +242,8 @@ def _draw_rows(
     ) if clustered else ()  # fmt: skip
     titles = [
         (
-            common_prefix([own_name(machine.nodes[n]) for n in nodes]) or machine.kinds[nodes[0]],
+            common_prefix([own_name(machine.nodes[n]) for n in nodes])
+            or machine.kinds[nodes[0]],
             y_of[level],
         )
         for level, nodes in sorted(levels.items())
@@ -199,25 +252,37 @@ def _draw_rows(
 
 
 def _preferred_x(
-    neighbours: list[set[int]], cell: list[int], x_of: dict[int, float], middle: float
+    neighbours: list[set[int]],
+    cell: list[int],
+    x_of: dict[int, float],
+    middle: float,
 ) -> float:
     """Return the preferred position of a box: above the middle of its attachments."""
-    result = [x_of[other] for node in cell for other in neighbours[node] if other in x_of]
+    result = [
+        x_of[other] for node in cell for other in neighbours[node] if other in x_of
+    ]
     return sum(result) / len(result) if result else middle
 
 
-def _apart(preferred: list[float], pitch: float, low: float, high: float) -> list[float]:
+def _apart(
+    preferred: list[float], pitch: float, low: float, high: float
+) -> list[float]:
     """Return positions at least `pitch` apart, as close as possible to `preferred` (ascending)."""
     blocks: list[tuple[float, int]] = []
     for i, want in enumerate(preferred):
         mean, count = want - i * pitch, 1
         while blocks and blocks[-1][0] > mean:
             other, size = blocks.pop()
-            mean, count = (mean * count + other * size) / (count + size), count + size
+            mean, count = (
+                (mean * count + other * size) / (count + size),
+                count + size,
+            )
         blocks.append((mean, count))
     right_limit = high - pitch / 2 - (len(preferred) - 1) * pitch
     starts = [
-        min(max(mean, low + pitch / 2), right_limit) for mean, count in blocks for _ in range(count)
+        min(max(mean, low + pitch / 2), right_limit)
+        for mean, count in blocks
+        for _ in range(count)
     ]
     return [start + i * pitch for i, start in enumerate(starts)]
 
@@ -241,7 +306,9 @@ def draw(machine: DrawnMachine) -> Picture:
     A few nodes are drawn with their interior, many as boxes with a bar for each kind of internal links.
     """
     zones = machine.zones()
-    if len(zones) <= MOST_PANELS and (zones or not HOST_TIERS.isdisjoint(machine.kinds)):
+    if len(zones) <= MOST_PANELS and (
+        zones or not HOST_TIERS.isdisjoint(machine.kinds)
+    ):
         picture = panels(machine)
         if picture is not None:
             return picture
@@ -249,7 +316,9 @@ def draw(machine: DrawnMachine) -> Picture:
         return finish(machine, _plan(machine, 0))
     folded = machine.collapse_cluster()
     between = folded.source != folded.target
-    inner = dict.fromkeys(kind_of(folded.classes[wire]) for wire in np.flatnonzero(~between))
+    inner = dict.fromkeys(
+        kind_of(folded.classes[wire]) for wire in np.flatnonzero(~between)
+    )
     bars = tuple(inner)[:MOST_BARS]
     plan = _plan(folded.part(between), len(bars))
     return finish(folded, plan, bars if plan.titles else ())
@@ -259,14 +328,20 @@ def _plan(machine: DrawnMachine, bars: int) -> BoxLayout:
     """Place the nodes; endpoints have room for `bars` in their boxes where these lie in a row."""
     depth = _depths(machine)
     inside = depth[machine.source] == depth[machine.target]
-    rows = [np.flatnonzero(depth == level).tolist() for level in range(max(depth, default=0) + 1)]
+    rows = [
+        np.flatnonzero(depth == level).tolist()
+        for level in range(max(depth, default=0) + 1)
+    ]
     if not inside.any():
         return _in_rows(machine, [machine.in_order(row) for row in rows], bars)
     halves = _halves(machine, depth, inside)
     if halves is not None and not bars:
         return _in_rows(machine, halves, 0)
     grid = _grid(machine, rows)
-    if grid is not None and machine.num_lines([[[n] for row in rows for n in row]]) <= GRID_LINES:
+    if (
+        grid is not None
+        and machine.num_lines([[[n] for row in rows for n in row]]) <= GRID_LINES
+    ):
         return grid
     return _circle(machine, rows)
 
@@ -284,7 +359,9 @@ def _depths(machine: DrawnMachine) -> Array:
     return depth
 
 
-def _halves(machine: DrawnMachine, depth: Array, inside: Array) -> list[list[int]] | None:
+def _halves(
+    machine: DrawnMachine, depth: Array, inside: Array
+) -> list[list[int]] | None:
     """Return rows for two equal nodes (servers) joined at their top: one upright, one inverted."""
     if depth.max(initial=0) < 1:
         return None
@@ -301,7 +378,10 @@ def _halves(machine: DrawnMachine, depth: Array, inside: Array) -> list[list[int
     if len(parts) != 2 or len(parts[0]) != len(parts[1]):
         return None
     one, two = (
-        [[n for n in sorted(part) if depth[n] == level] for level in range(int(depth.max()) + 1)]
+        [
+            [n for n in sorted(part) if depth[n] == level]
+            for level in range(int(depth.max()) + 1)
+        ]
         for part in parts
     )
     return [*one, *reversed(two)]
@@ -327,7 +407,11 @@ def _in_rows(machine: DrawnMachine, rows: list[list[int]], bars: int) -> BoxLayo
     height = gap * (len(cells) - 1) + lowest + 46.0
     for level, row in enumerate(cells):
         tall = 30.0 if level else lowest
-        y = height - 23.0 - lowest / 2 if not level else height - lowest - 8.0 - gap * level
+        y = (
+            height - 23.0 - lowest / 2
+            if not level
+            else height - lowest - 8.0 - gap * level
+        )
         prefix = common_prefix([machine.nodes[n] for cell in row for n in cell])
         if bars and not level:
             titles.append((machine.kinds[row[0][0]], y - tall / 2 + 13))
@@ -336,7 +420,9 @@ def _in_rows(machine: DrawnMachine, rows: list[list[int]], bars: int) -> BoxLayo
         pitch = (WIDTH - left_x - 10) / len(row)
         for place, cell in enumerate(row):
             x = left_x + pitch * (place + 0.5)
-            boxes.append(PlacedBox(cell, prefix, x, y, min(74.0, pitch * 0.84), tall))
+            boxes.append(
+                PlacedBox(cell, prefix, x, y, min(74.0, pitch * 0.84), tall)
+            )
     return BoxLayout(height, boxes, titles)
 
 
@@ -355,7 +441,10 @@ def _grid(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout | None:
         if match is None:
             return None
         at[node] = tuple(int(part) for part in match[1].split("."))
-    sizes = [max(place[axis] for place in at.values()) + 1 for axis in range(len(at[rows[1][0]]))]
+    sizes = [
+        max(place[axis] for place in at.values()) + 1
+        for axis in range(len(at[rows[1][0]]))
+    ]
     if len({len(place) for place in at.values()}) != 1 or len(sizes) > 3:
         return None
     pairs = list(zip(machine.source.tolist(), machine.target.tolist(), strict=True))
@@ -382,7 +471,11 @@ def _grid(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout | None:
         y = pitch * (place[-2] + 0.62)
         routers.append(PlacedBox([node], prefix, x, y, box, box * 0.62))
         endpoints = attached.get(node, [])
-        cells = [[end] for end in endpoints] if len(endpoints) <= MOST_BESIDE else [endpoints]
+        cells = (
+            [[end] for end in endpoints]
+            if len(endpoints) <= MOST_BESIDE
+            else [endpoints]
+        )
         for turn, cell in enumerate(cells):
             name = span([machine.nodes[n] for n in cell])
             left_x, top = x + pitch * (0.34 - 0.2 * turn), y - pitch * 0.34
@@ -405,12 +498,21 @@ def _circle(machine: DrawnMachine, rows: list[list[int]]) -> BoxLayout:
     rings = [cells, _near_core(machine, rows, cells)] if outer else [cells]
     for ring, row in enumerate(rings):
         reach = size / 2 - margin + 62.0 * ring
-        prefix = common_prefix([machine.nodes[n] for cell in row for n in cell]) if outer else ""
+        prefix = (
+            common_prefix([machine.nodes[n] for cell in row for n in cell])
+            if outer
+            else ""
+        )
         width = min(74.0, 2 * math.pi * reach / max(1, len(row)) * 0.72)
         for place, cell in enumerate(row):
             angle = 2 * math.pi * (place + 0.5) / len(row) - math.pi / 2
-            x, y = WIDTH / 2 + 1.35 * reach * math.cos(angle), size / 2 + reach * math.sin(angle)
-            boxes.append(PlacedBox(cell, prefix, x, y, width, min(28.0, width * 0.62)))
+            x, y = (
+                WIDTH / 2 + 1.35 * reach * math.cos(angle),
+                size / 2 + reach * math.sin(angle),
+            )
+            boxes.append(
+                PlacedBox(cell, prefix, x, y, width, min(28.0, width * 0.62))
+            )
     return BoxLayout(size, boxes, [])
 
 

@@ -62,14 +62,18 @@ class DrawnMachine:
     def part(self, mask: Array) -> DrawnMachine:
         """Return the same nodes with the wires selected by a mask."""
         classes = [self.classes[wire] for wire in np.flatnonzero(mask)]
-        return replace(self, source=self.source[mask], target=self.target[mask], classes=classes)
+        return replace(
+            self, source=self.source[mask], target=self.target[mask], classes=classes
+        )
 
     def collapse_cluster(self) -> DrawnMachine:
         """Return the nodes of a cluster as endpoints, and the switches between them."""
         zones = self.zones()
         unzoned = [i for i, name in enumerate(self.nodes) if not zone_of(name)]
         place = {zone: number for number, zone in enumerate(zones)}
-        into = np.array([place.get(zone_of(name), -1) for name in self.nodes], np.int64)
+        into = np.array(
+            [place.get(zone_of(name), -1) for name in self.nodes], np.int64
+        )
         into[unzoned] = len(zones) + np.arange(len(unzoned))
         return DrawnMachine(
             [*zones, *(self.nodes[i] for i in unzoned)],
@@ -82,7 +86,10 @@ class DrawnMachine:
 
 
 def machine_of(
-    names: Sequence[str], classes: list[str], from_endpoint: Array, nodes: Sequence[str] = ()
+    names: Sequence[str],
+    classes: list[str],
+    from_endpoint: Array,
+    nodes: Sequence[str] = (),
 ) -> DrawnMachine:
     """Return the system connected by wires.
 
@@ -101,13 +108,22 @@ def machine_of(
         from_kind, _, to_kind = wire_class.rsplit(" ", 1)[-1].partition("->")
         kinds.setdefault(source, from_kind)
         kinds.setdefault(target, to_kind)
-    endpoints = {end[0] for end, leaves in zip(ends, from_endpoint, strict=True) if leaves}
+    endpoints = {
+        end[0] for end, leaves in zip(ends, from_endpoint, strict=True) if leaves
+    }
     place = {name: i for i, name in enumerate(nodes)}
-    first = sorted(endpoints, key=place.__getitem__ if endpoints <= place.keys() else natural_key)
+    first = sorted(
+        endpoints,
+        key=place.__getitem__ if endpoints <= place.keys() else natural_key,
+    )
     order = first + sorted(kinds.keys() - endpoints, key=natural_key)
     index = {name: i for i, name in enumerate(order)}
-    a, b = (np.array([index[end[side]] for end in ends], np.int64) for side in (0, 1))
-    return DrawnMachine(order, [kinds[name] for name in order], len(first), a, b, classes)
+    a, b = (
+        np.array([index[end[side]] for end in ends], np.int64) for side in (0, 1)
+    )
+    return DrawnMachine(
+        order, [kinds[name] for name in order], len(first), a, b, classes
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +144,9 @@ class WireGroups:
     wires: Array
 
     @classmethod
-    def of(cls, labels: list[str], classes: list[str], members: Sequence[Array]) -> WireGroups:
+    def of(
+        cls, labels: list[str], classes: list[str], members: Sequence[Array]
+    ) -> WireGroups:
         """Return groups of the wires in `members`."""
         offset = np.cumsum([0, *map(len, members)])
         wires = np.concatenate(members) if members else np.zeros(0, np.int64)
@@ -150,11 +168,15 @@ class WireGroups:
 
     def total(self, values: Array) -> Array:
         """Return the sum over every group of `values`, shape (wires, ...)."""
-        return np.asarray(np.add.reduceat(values[self.wires], self.offset[:-1], axis=0))
+        return np.asarray(
+            np.add.reduceat(values[self.wires], self.offset[:-1], axis=0)
+        )
 
     def largest(self, values: Array) -> Array:
         """Return the maximum over every group of `values`, shape (wires, ...)."""
-        return np.asarray(np.maximum.reduceat(values[self.wires], self.offset[:-1], axis=0))
+        return np.asarray(
+            np.maximum.reduceat(values[self.wires], self.offset[:-1], axis=0)
+        )
 
 
 def cut(order: Array, keys: Array) -> list[Array]:
@@ -166,7 +188,9 @@ def cut(order: Array, keys: Array) -> list[Array]:
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Return a sort key that orders ``gpu10`` after ``gpu9``."""
     parts = re.split(r"(\d+)", name)
-    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]
+    return [
+        (1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts
+    ]
 
 
 def zone_of(name: str) -> str:

@@ -61,7 +61,11 @@ class Sheet:
 
 def figure_of(sheets: Sequence[Sheet], legend: Mapping[str, str]) -> Figure:
     """Return pictures of the same width, one below the other; `legend` has the colour of each type of link."""
-    inner, unit_in, letter = sheets[0].picture.width, sheets[0].ink.unit_in, sheets[0].ink.letter
+    inner, unit_in, letter = (
+        sheets[0].picture.width,
+        sheets[0].ink.unit_in,
+        sheets[0].ink.letter,
+    )
     point, width = 72 * unit_in * letter, inner + 2 * MARGIN
     longest = max(map(len, legend), default=0)
     columns = max(1, min(len(legend), int(width / (50 + 0.6 * letter * longest))))
@@ -79,16 +83,32 @@ def figure_of(sheets: Sequence[Sheet], legend: Mapping[str, str]) -> Figure:
             place = (MARGIN / width, top / height, inner / width, tall / height)
             axes = figure.add_axes(place)
             paint(axes, sheet.picture, sheet.widths, sheet.ink)
-            axes.text(0, -HEAD / 2, sheet.title, fontsize=1.3 * point, weight="bold", va="center")
+            axes.text(
+                0,
+                -HEAD / 2,
+                sheet.title,
+                fontsize=1.3 * point,
+                weight="bold",
+                va="center",
+            )
             for y, text in sheet.notes.items():
-                axes.text(4, y + 1.1 * letter, text, fontsize=0.65 * point, va="center", color=SOFT)
+                axes.text(
+                    4,
+                    y + 1.1 * letter,
+                    text,
+                    fontsize=0.65 * point,
+                    va="center",
+                    color=SOFT,
+                )
         handles = [
             Line2D([], [], color=colour, linewidth=2.5, label=name)
             for name, colour in legend.items()
         ]
         words: dict[str, Any] = {"fontsize": 0.8 * point, "frameon": False}
         if handles:
-            figure.legend(handles=handles, loc="lower center", ncols=columns, **words)
+            figure.legend(
+                handles=handles, loc="lower center", ncols=columns, **words
+            )
     return figure
 
 
@@ -101,10 +121,17 @@ def paint(axes: Any, picture: Picture, widths: Sequence[float], ink: Ink) -> Non
     bars = [np.array([[x, y], [right, y]]) for x, right, y in picture.bar_spans()]
     lines = [_line_points(picture, line) for line in range(num_ways)]
     for strokes, colours, sizes, height in (
-        (lines, ink.lines[:num_ways], [point * width for width in widths[:num_ways]], 1),
+        (
+            lines,
+            ink.lines[:num_ways],
+            [point * width for width in widths[:num_ways]],
+            1,
+        ),
         (bars, ink.lines[num_ways:], [point * BAR] * len(bars), 4),
     ):
-        collection = LineCollection(strokes, colors=colours, linewidths=sizes, zorder=height)
+        collection = LineCollection(
+            strokes, colors=colours, linewidths=sizes, zorder=height
+        )
         collection.set_capstyle("butt")
         axes.add_collection(collection)
     words: dict[str, Any] = {"va": "center", "color": SOFT}
@@ -113,7 +140,9 @@ def paint(axes: Any, picture: Picture, widths: Sequence[float], ink: Ink) -> Non
             FancyBboxPatch(frame.corner, frame.width, frame.height, boxstyle="round,pad=0,rounding_size=8",
                            facecolor="none", edgecolor="#c3c8d0", linewidth=2 * point, zorder=0)
         )  # fmt: skip
-        axes.text(*frame.text, frame.label, fontsize=1.05 * ink.letter * point, **words)
+        axes.text(
+            *frame.text, frame.label, fontsize=1.05 * ink.letter * point, **words
+        )
     letters = picture.label_sizes(ink.letter, 1.2)
     for box in picture.boxes:
         style = f"round,pad=0,rounding_size={box.radius}"
@@ -133,7 +162,9 @@ def paint(axes: Any, picture: Picture, widths: Sequence[float], ink: Ink) -> Non
         )
     for size, titles in ((0.9, picture.titles), (0.75, picture.bar_titles())):
         for text, y in titles:
-            axes.text(4, y, text, ha="left", fontsize=size * ink.letter * point, **words)
+            axes.text(
+                4, y, text, ha="left", fontsize=size * ink.letter * point, **words
+            )
 
 
 def _line_points(picture: Picture, line: int) -> Array:

@@ -83,7 +83,10 @@ DTYPES: dict[str, DataType] = {
 """By clusim's name."""
 
 BY_NUMBER = tuple(
-    sorted((item for item in DTYPES.values() if item.nccl >= 0), key=lambda item: item.nccl)
+    sorted(
+        (item for item in DTYPES.values() if item.nccl >= 0),
+        key=lambda item: item.nccl,
+    )
 )
 """NCCL's types by their number."""
 
@@ -131,5 +134,7 @@ def redop_named(word: str) -> str:
     """Return the reduction in any spelling; raise `InputError` for another word."""
     result = find_redop(word)
     if result is None:
-        raise InputError(f"redop {word!r}: unknown{suggest(word, REDUCTIONS, _REDOPS_MEANT)}")
+        raise InputError(
+            f"redop {word!r}: unknown{suggest(word, REDUCTIONS, _REDOPS_MEANT)}"
+        )
     return result

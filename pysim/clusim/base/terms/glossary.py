@@ -20,7 +20,11 @@ def glossary() -> dict[str, dict[str, str]]:
     """Return the definitions by group and term."""
     import yaml
 
-    text = resources.files("clusim.base.terms").joinpath("glossary.yaml").read_text("utf-8")
+    text = (
+        resources.files("clusim.base.terms")
+        .joinpath("glossary.yaml")
+        .read_text("utf-8")
+    )
     groups: dict[str, dict[str, str]] = yaml.safe_load(text)
     return groups
 
@@ -33,10 +37,18 @@ def find_terms(word: str) -> list[tuple[str, str]]:
     InputError
         No term contains it.
     """
-    terms = {term: text for group in glossary().values() for term, text in group.items()}
+    terms = {
+        term: text for group in glossary().values() for term, text in group.items()
+    }
     lowered = word.lower()
-    equal = [(term, text) for term, text in terms.items() if lowered in term.lower().split(", ")]
-    matches = equal or [(term, text) for term, text in terms.items() if lowered in term.lower()]
+    equal = [
+        (term, text)
+        for term, text in terms.items()
+        if lowered in term.lower().split(", ")
+    ]
+    matches = equal or [
+        (term, text) for term, text in terms.items() if lowered in term.lower()
+    ]
     if not matches:
         raise InputError(f"{word!r}: no such term{suggest(word, terms)}")
     return matches
@@ -47,5 +59,9 @@ def page() -> str:
     parts = [_HEAD]
     for group, terms in glossary().items():
         rows = (f"| **{term}** | {text} |" for term, text in terms.items())
-        parts.append("\n".join((f"## {group}", "", "| term | meaning |", "|---|---|", *rows, "")))
+        parts.append(
+            "\n".join(
+                (f"## {group}", "", "| term | meaning |", "|---|---|", *rows, "")
+            )
+        )
     return "\n".join(parts)

@@ -30,7 +30,9 @@ _NODES = {
     "router": "router",
 }
 
-_MACHINE_KINDS = frozenset(("c2c", "dram", "numa", "nvlink", "pcie", "trunk", "xgmi"))
+_MACHINE_KINDS = frozenset(
+    ("c2c", "dram", "numa", "nvlink", "pcie", "trunk", "xgmi")
+)
 """Kinds of links inside a node."""
 
 
@@ -57,7 +59,10 @@ def between_switches(wire_class: str) -> bool:
 
 def wire_class_name(wire_class: str) -> str:
     """Return a class of wires in words: ``InfiniBand from NIC to leaf switch``."""
-    kind, (source, _, target) = kind_of(wire_class), wire_class.rpartition(" ")[2].partition("->")
+    kind, (source, _, target) = (
+        kind_of(wire_class),
+        wire_class.rpartition(" ")[2].partition("->"),
+    )
     if not target or kind not in _KINDS:
         return wire_class
     return f"{link_name(kind)} from {_node(kind, source)} to {_node(kind, target)}"

@@ -144,7 +144,9 @@ ROOTED = tuple(item.name for item in OPERATIONS.values() if item.rooted)
 """Operations that have a root."""
 
 COLLECTIVE_OF = {
-    item.name: item.nccl for item in OPERATIONS.values() if isinstance(item.nccl, Collective)
+    item.name: item.nccl
+    for item in OPERATIONS.values()
+    if isinstance(item.nccl, Collective)
 }
 """Operations about which NCCL's tuner decides."""
 
@@ -176,13 +178,25 @@ def find_operation(word: str) -> Operation | None:
 
 
 _MEANT = {
-    **{"ar": "allreduce", "ag": "all_gather", "rs": "reduce_scatter", "a2a": "alltoall"},
-    **{"bc": "broadcast", "p2p": "sendrecv", "pingpong": "sendrecv", "sum": "allreduce"},
+    **{
+        "ar": "allreduce",
+        "ag": "all_gather",
+        "rs": "reduce_scatter",
+        "a2a": "alltoall",
+    },
+    **{
+        "bc": "broadcast",
+        "p2p": "sendrecv",
+        "pingpong": "sendrecv",
+        "sum": "allreduce",
+    },
 }
 """Common mistaken words, and the intended operation."""
 
 
-def operation_named(word: str, names: tuple[str, ...] = tuple(OPERATIONS)) -> Operation:
+def operation_named(
+    word: str, names: tuple[str, ...] = tuple(OPERATIONS)
+) -> Operation:
     """Return the operation in any spelling.
 
     Parameters
@@ -197,9 +211,13 @@ def operation_named(word: str, names: tuple[str, ...] = tuple(OPERATIONS)) -> Op
     """
     result = find_operation(word)
     if result is None:
-        raise InputError(f"operation {word!r}: unknown{suggest(plain(word), names, _MEANT)}")
+        raise InputError(
+            f"operation {word!r}: unknown{suggest(plain(word), names, _MEANT)}"
+        )
     if result.name not in names:
-        raise InputError(f"operation {word!r}: not for this; there are {', '.join(names)}")
+        raise InputError(
+            f"operation {word!r}: not for this; there are {', '.join(names)}"
+        )
     return result
 
 
@@ -214,7 +232,9 @@ def operation_starting(name: object) -> str:
     if not isinstance(name, str):
         return ""
     short = plain(name)
-    return next((result for start, result in _LONGEST_FIRST if short.startswith(start)), "")
+    return next(
+        (result for start, result in _LONGEST_FIRST if short.startswith(start)), ""
+    )
 
 
 def weighted_bytes(size_bytes: int, num_ranks: int) -> list[int]:
@@ -224,7 +244,9 @@ def weighted_bytes(size_bytes: int, num_ranks: int) -> list[int]:
     default of ``NCCL_TESTS_ALLTOALLV_SPREAD``).
     """
     pairs = max(1, num_ranks * (num_ranks - 1) // 2)
-    return [int(hop * float(size_bytes) / float(pairs)) & ~15 for hop in range(num_ranks)]
+    return [
+        int(hop * float(size_bytes) / float(pairs)) & ~15 for hop in range(num_ranks)
+    ]
 
 
 def full_bytes(operation: str, part_bytes: int, num_ranks: int) -> int:
@@ -245,8 +267,14 @@ def counted_share(operation: str, num_ranks: int) -> float:
     received by one rank.
     """
     if operation in ROOTED:
-        return num_ranks - 1.0 if operation not in BLOCKWISE else (num_ranks - 1) / num_ranks
-    return 1.0 if operation == "send" else num_ranks * bus_factor(operation, num_ranks)
+        return (
+            num_ranks - 1.0
+            if operation not in BLOCKWISE
+            else (num_ranks - 1) / num_ranks
+        )
+    return (
+        1.0 if operation == "send" else num_ranks * bus_factor(operation, num_ranks)
+    )
 
 
 class Algorithm(StrEnum):
@@ -291,7 +319,9 @@ class Protocol(StrEnum):
         return self.value.lower()
 
 
-ALGORITHMS: tuple[Algorithm, ...] = tuple(item for item in Algorithm if item is not Algorithm.MSCCL)
+ALGORITHMS: tuple[Algorithm, ...] = tuple(
+    item for item in Algorithm if item is not Algorithm.MSCCL
+)
 """Algorithms of NCCL's tuner."""
 
 PROTOCOLS = tuple(Protocol)
@@ -299,7 +329,9 @@ PROTOCOLS = tuple(Protocol)
 PROTOCOL_NAMES = (Protocol.SIMPLE.key, Protocol.LL.key, Protocol.LL128.key)
 """clusim's names of the protocols; the first is the default."""
 
-_ALGORITHMS = {plain(item): item for item in ALGORITHMS} | {"collnet": Algorithm.COLLNET_DIRECT}
+_ALGORITHMS = {plain(item): item for item in ALGORITHMS} | {
+    "collnet": Algorithm.COLLNET_DIRECT
+}
 _PROTOCOLS = {plain(item): item for item in Protocol}
 
 
@@ -317,7 +349,9 @@ def protocol_named(word: str) -> Protocol:
     """Return the protocol in any spelling; raise `InputError` for another word."""
     result = find_protocol(word)
     if result is None:
-        raise InputError(f"protocol {word!r}: unknown{suggest(plain(word), PROTOCOL_NAMES)}")
+        raise InputError(
+            f"protocol {word!r}: unknown{suggest(plain(word), PROTOCOL_NAMES)}"
+        )
     return result
 
 

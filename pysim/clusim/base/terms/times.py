@@ -9,7 +9,11 @@ MIB = 1 << 20
 REGIMES = {"small": (0, MIB), "mid": (MIB, 64 * MIB), "large": (64 * MIB, 1 << 62)}
 """Name -> lower limit (included) and upper limit (excluded) [bytes]."""
 
-REGIME_TITLES = {"small": "< 1 MiB", "mid": "1 MiB to < 64 MiB", "large": ">= 64 MiB"}
+REGIME_TITLES = {
+    "small": "< 1 MiB",
+    "mid": "1 MiB to < 64 MiB",
+    "large": ">= 64 MiB",
+}
 """Regime -> its sizes."""
 
 ONE, SEVERAL = "one node", "several nodes"
@@ -17,7 +21,9 @@ ONE, SEVERAL = "one node", "several nodes"
 
 def regime_of(size_bytes: int) -> str:
     """Return the regime of a size."""
-    return next(name for name, (low, high) in REGIMES.items() if low <= size_bytes < high)
+    return next(
+        name for name, (low, high) in REGIMES.items() if low <= size_bytes < high
+    )
 
 
 def place_of(num_nodes: int) -> str:

@@ -38,7 +38,12 @@ class _Cube:
     fine: int
 
     def program(
-        self, position: int, prims: list[Prim], pipes: Sequence[int], parts: int, **fields: Any
+        self,
+        position: int,
+        prims: list[Prim],
+        pipes: Sequence[int],
+        parts: int,
+        **fields: Any,
     ) -> None:
         """Add a program for a position whose loops are divided into the given number of chunks; flags are free."""
         coarse = len(self.members) // parts
@@ -54,7 +59,9 @@ class _Cube:
             **fields,
         )
 
-    def exchange(self, label: int, distance: int, step: tuple[int, int], pipes: list[int]) -> None:
+    def exchange(
+        self, label: int, distance: int, step: tuple[int, int], pipes: list[int]
+    ) -> None:
         """Write step `step[0]` of `step[1]`; `pipes` are to and from the partner, then flags in and out."""
         number, count = step
         parts = len(self.members) // distance
@@ -89,15 +96,25 @@ class _Cube:
         pair = [Prim("send", send=0), Prim("recv", recv=1)]
         self.program(extra, pair, (into, back), 1, name="butterfly/extra")
         prims = [Prim("recvReduceCopy", recv=0), Prim("signal", send=1, sync=True)]
-        self.program(partner, prims, (into, flags[0]), 1, sm=0, name="butterfly/fold")
-        prims = [Prim("waitSignal", recv=1, sync=True), Prim("send", send=0, src="output")]
-        self.program(partner, prims, (back, flags[1]), 1, sm=0, name="butterfly/unfold")
+        self.program(
+            partner, prims, (into, flags[0]), 1, sm=0, name="butterfly/fold"
+        )
+        prims = [
+            Prim("waitSignal", recv=1, sync=True),
+            Prim("send", send=0, src="output"),
+        ]
+        self.program(
+            partner, prims, (back, flags[1]), 1, sm=0, name="butterfly/unfold"
+        )
 
 
 def _members(bits: int, first: int) -> list[int]:
     """Return the position of every label: the bits of a label turned by `first` places."""
     mask = (1 << bits) - 1
-    return [(label << first | label >> (bits - first)) & mask for label in range(1 << bits)]
+    return [
+        (label << first | label >> (bits - first)) & mask
+        for label in range(1 << bits)
+    ]
 
 
 def _write(cube: _Cube, extras: dict[int, int]) -> None:
@@ -137,4 +154,7 @@ def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     for part in writer.parts():
         members = _members(bits, in_turn(bits, part.channel, channels)[0])
         partners = in_turn(count, part.channel, channels)
-        _write(_Cube(writer, part, members, fine), dict(zip(partners, extras, strict=False)))
+        _write(
+            _Cube(writer, part, members, fine),
+            dict(zip(partners, extras, strict=False)),
+        )

@@ -50,7 +50,11 @@ def _one(call_bytes: int, num_ranks: int) -> int:
 
 
 _copies = partial(
-    algorithm, shape=engine_shape, blocks=_one, many_peers=True, protocols=("simple",)
+    algorithm,
+    shape=engine_shape,
+    blocks=_one,
+    many_peers=True,
+    protocols=("simple",),
 )
 
 
@@ -76,7 +80,9 @@ def _put(writer: CollectiveWriter, part: Part, ends: tuple[int, int]) -> None:
     """Write a message between two positions, and its arrival in memory."""
     pipe = writer.connect(*ends, part.channel, slots=MAX_SLOTS)
     writer.program(ends[0], part, [Prim("send", send=0)], [pipe], **_free("put"))
-    writer.program(ends[1], part, [Prim("recv", recv=0)], [pipe], **_free("put/memory"))
+    writer.program(
+        ends[1], part, [Prim("recv", recv=0)], [pipe], **_free("put/memory")
+    )
 
 
 def write_signal(writer: CollectiveWriter, fabric: Fabric | None) -> None:
@@ -138,13 +144,16 @@ class _Copies:
         self.over = {(a, hop): self._flag(a, a) for a, hop in pairs}
 
     def _flag(self, src: int, dst: int, protocol: str = "direct") -> int:
-        return self.writer.connect(src, dst, self.part.channel, kind="flag", protocol=protocol)
+        return self.writer.connect(
+            src, dst, self.part.channel, kind="flag", protocol=protocol
+        )
 
     def write(self, position: int, *, exchange: bool) -> None:
         """Write the copies of a rank between two barriers, and their arrivals."""
         size = self.writer.size
         begun, over = (
-            [flags[position, hop] for hop in range(size)] for flags in (self.begun, self.over)
+            [flags[position, hop] for hop in range(size)]
+            for flags in (self.begun, self.over)
         )
         self._sync(position, self.ready, [], begun)
         for hop in range(size):
@@ -152,7 +161,9 @@ class _Copies:
             pipes, copy = [begun[hop], over[hop]], Prim("copy", coef=1)
             if hop:
                 fields: dict[str, Any] = {"slots": MAX_SLOTS, "protocol": "direct"}
-                data = self.writer.connect(position, peer, self.part.channel, **fields)
+                data = self.writer.connect(
+                    position, peer, self.part.channel, **fields
+                )
                 pipes.append(data)
                 copy = Prim("send", send=2, base=hop if exchange else 0, coef=1)
                 arrive = Prim(
@@ -164,22 +175,42 @@ class _Copies:
                 )
                 self._run(peer, self.part, [arrive], [data])
             prims = [Prim("waitSignal", recv=0, sync=True), copy]
-            self._run(position, self.part, [*prims, Prim("signal", send=1, sync=True)], pipes)
+            self._run(
+                position,
+                self.part,
+                [*prims, Prim("signal", send=1, sync=True)],
+                pipes,
+            )
         self._sync(position, self.done, over, [])
 
-    def _sync(self, position: int, flags: Flags, after: list[int], begin: list[int]) -> None:
+    def _sync(
+        self, position: int, flags: Flags, after: list[int], begin: list[int]
+    ) -> None:
         """Write a barrier of a rank: after copies that signal `after`, before copies that wait for `begin`."""
         size = self.writer.size
         sent = [flags[position, (position + hop) % size] for hop in range(1, size)]
         waits = [flags[(position - hop) % size, position] for hop in range(1, size)]
-        steps = [("waitSignal", pipe) for pipe in after] + [("signal", pipe) for pipe in sent]
-        steps += [("waitSignal", pipe) for pipe in waits] + [("signal", pipe) for pipe in begin]
+        steps = [("waitSignal", pipe) for pipe in after] + [
+            ("signal", pipe) for pipe in sent
+        ]
+        steps += [("waitSignal", pipe) for pipe in waits] + [
+            ("signal", pipe) for pipe in begin
+        ]
         prims = [
-            Prim(op, send=index, sync=True) if op == "signal" else Prim(op, recv=index, sync=True)
+            Prim(op, send=index, sync=True)
+            if op == "signal"
+            else Prim(op, recv=index, sync=True)
             for index, (op, _) in enumerate(steps)
         ]
-        self._run(position, self.part._replace(length=0), prims, [pipe for _, pipe in steps])
+        self._run(
+            position,
+            self.part._replace(length=0),
+            prims,
+            [pipe for _, pipe in steps],
+        )
 
-    def _run(self, position: int, part: Part, prims: list[Prim], pipes: list[int]) -> None:
+    def _run(
+        self, position: int, part: Part, prims: list[Prim], pipes: list[int]
+    ) -> None:
         fields: ProgramFields = {**_free("copy"), "mode": "blocked"}
         self.writer.add_rotated(position, part, prims, pipes, **fields)

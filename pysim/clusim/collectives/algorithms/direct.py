@@ -41,22 +41,32 @@ class Pairs:
         Primitives that send every peer its chunk, and that receive the chunk of every peer.
     """
 
-    def __init__(self, writer: CollectiveWriter, channel: int, **fields: Any) -> None:
+    def __init__(
+        self, writer: CollectiveWriter, channel: int, **fields: Any
+    ) -> None:
         every = range(writer.size)
         self.size = writer.size
         self.hops = all_hops(writer.size, channel, writer.call.channels)
         self.pipes = connect_all(writer, every, every, channel, **fields)
         slots = list(enumerate(self.hops))
-        self.sends = tuple(Prim("send", send=slot, base=hop, coef=1) for slot, hop in slots)
-        self.takes = tuple(Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in slots)
+        self.sends = tuple(
+            Prim("send", send=slot, base=hop, coef=1) for slot, hop in slots
+        )
+        self.takes = tuple(
+            Prim("recv", recv=slot, base=-hop, coef=1) for slot, hop in slots
+        )
 
     def sent(self, position: int) -> list[int]:
         """Return the connections from a position to its peers."""
-        return [self.pipes[position, (position + hop) % self.size] for hop in self.hops]
+        return [
+            self.pipes[position, (position + hop) % self.size] for hop in self.hops
+        ]
 
     def connections_to(self, position: int) -> list[int]:
         """Return the connections to a position from the peers that send to it in this order."""
-        return [self.pipes[(position - hop) % self.size, position] for hop in self.hops]
+        return [
+            self.pipes[(position - hop) % self.size, position] for hop in self.hops
+        ]
 
 
 def source_order(size: int, channel: int, channels: int) -> list[int]:
@@ -94,10 +104,19 @@ def reduce_arrivals(count: int, base: int, send: int | None = None) -> list[Prim
         source: Buffer = "output" if slot else "input"
         if send is not None and slot == count - 1:
             prims.append(
-                Prim("recvReduceCopySend", recv=slot, send=send, base=base, coef=1, src=source)
+                Prim(
+                    "recvReduceCopySend",
+                    recv=slot,
+                    send=send,
+                    base=base,
+                    coef=1,
+                    src=source,
+                )
             )
         else:
-            prims.append(Prim("recvReduceCopy", recv=slot, base=base, coef=1, src=source))
+            prims.append(
+                Prim("recvReduceCopy", recv=slot, base=base, coef=1, src=source)
+            )
     return prims
 
 
@@ -115,13 +134,21 @@ def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         pairs = Pairs(writer, part.channel)
         order = source_order(writer.size, part.channel, writer.call.channels)
         for position in range(writer.size):
-            writer.program(position, part, send, pairs.sent(position), name="oneshot/send")
-            into = [pairs.pipes[source, position] for source in order if source != position]
+            writer.program(
+                position, part, send, pairs.sent(position), name="oneshot/send"
+            )
+            into = [
+                pairs.pipes[source, position]
+                for source in order
+                if source != position
+            ]
             prims = reduce_in_order(order, position)
             writer.program(position, part, prims, into, sm=0, name="oneshot/reduce")
 
 
-def _exchange(writer: CollectiveWriter, part: Part, mode: Mode, *, gather: bool) -> None:
+def _exchange(
+    writer: CollectiveWriter, part: Part, mode: Mode, *, gather: bool
+) -> None:
     """Write a direct reduce-scatter of the chunks, with `gather` followed by a direct all-gather."""
     last = writer.size - 1
     first = Pairs(writer, part.channel)
@@ -133,14 +160,22 @@ def _exchange(writer: CollectiveWriter, part: Part, mode: Mode, *, gather: bool)
     for position in range(writer.size):
         common: dict[str, Any] = {"mode": mode}
         out = first.sent(position)
-        writer.add_rotated(position, part, first.sends, out, name="direct/scatter", **common)
-        pipes = first.connections_to(position) + (second.sent(position) if second else [])
-        writer.add_rotated(position, part, reduce, pipes, name="direct/reduce", sm=0, **common)
+        writer.add_rotated(
+            position, part, first.sends, out, name="direct/scatter", **common
+        )
+        pipes = first.connections_to(position) + (
+            second.sent(position) if second else []
+        )
+        writer.add_rotated(
+            position, part, reduce, pipes, name="direct/reduce", sm=0, **common
+        )
         if second:
             _collect(writer, part, second, position, mode)
 
 
-def _collect(writer: CollectiveWriter, part: Part, pairs: Pairs, position: int, mode: Mode) -> None:
+def _collect(
+    writer: CollectiveWriter, part: Part, pairs: Pairs, position: int, mode: Mode
+) -> None:
     """Write the program that receives every other position's chunk in the order in which they send."""
     incoming = pairs.connections_to(position)
     writer.add_rotated(
@@ -169,5 +204,7 @@ def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     for part in writer.parts(blocked=True):
         pairs = Pairs(writer, part.channel)
         for position in range(writer.size):
-            writer.add_rotated(position, part, prims, pairs.sent(position), mode="blocked")
+            writer.add_rotated(
+                position, part, prims, pairs.sent(position), mode="blocked"
+            )
             _collect(writer, part, pairs, position, "blocked")

@@ -57,7 +57,9 @@ class Local:
         """Chunks of a loop."""
         return self.size * self.pieces
 
-    def program(self, index: int, prims: int, pipes: list[int], name: str, *, sm: int = 0) -> None:
+    def program(
+        self, index: int, prims: int, pipes: list[int], name: str, *, sm: int = 0
+    ) -> None:
         """Add a program for rank `index` of the node, from a template with chunk numbers relative to its part."""
         self.writer.program(
             self.positions[index],
@@ -74,7 +76,9 @@ class Local:
         """Return a connection for every ordered pair of the node's ranks."""
         positions = self.positions
         return {
-            (a, b): self.writer.connect(positions[a], positions[b], self.part.channel)
+            (a, b): self.writer.connect(
+                positions[a], positions[b], self.part.channel
+            )
             for a in range(self.size)
             for b in range(self.size)
             if a != b
@@ -83,9 +87,13 @@ class Local:
     def flag(self, index: int) -> int:
         """Return a flag connection of a rank to itself, between two of its programs."""
         position = self.positions[index]
-        return self.writer.connect(position, position, self.part.channel, kind="flag")
+        return self.writer.connect(
+            position, position, self.part.channel, kind="flag"
+        )
 
-    def scatter(self, pipes: dict[tuple[int, int], int], flags: list[int], name: str) -> None:
+    def scatter(
+        self, pipes: dict[tuple[int, int], int], flags: list[int], name: str
+    ) -> None:
         """Send every rank its part, reduce the local part in arrival order, and signal each finished chunk."""
         size, count = self.size, self.size - 1
 
@@ -112,11 +120,23 @@ class Local:
                 self.program(index, template, out, f"{name}/scatter", sm=1)
             into = [pipes[(index - hop) % size, index] for hop in self.hops]
             template = self.share_template(f"{name}/reduce", reduce)
-            self.program(index, template, [*into, flags[index]], f"{name}/reduce", sm=not count)
+            self.program(
+                index,
+                template,
+                [*into, flags[index]],
+                f"{name}/reduce",
+                sm=not count,
+            )
 
-    def spread(self, pipes: dict[tuple[int, int], int], flags: list[int], name: str) -> None:
+    def spread(
+        self, pipes: dict[tuple[int, int], int], flags: list[int], name: str
+    ) -> None:
         """Send each signalled chunk of the local part to all others, and receive theirs."""
-        size, count, order = self.size, self.size - 1, [self.order[-1], *self.order[:-1]]
+        size, count, order = (
+            self.size,
+            self.size - 1,
+            [self.order[-1], *self.order[:-1]],
+        )
 
         def send() -> list[Prim]:
             prims: list[Prim] = []
@@ -159,11 +179,20 @@ def _ring_prims(order: list[int]) -> list[Prim]:
     ops = ["recvCopySend"] * (count - 2) + ["recv"]
     for op, piece in zip(ops, order[: count - 1], strict=True):
         send = 1 if op == "recvCopySend" else ABSENT
-        prims += [Prim(op, recv=0, send=send, base=piece, coef=1), replace(signal, base=piece)]
+        prims += [
+            Prim(op, recv=0, send=send, base=piece, coef=1),
+            replace(signal, base=piece),
+        ]
     return prims
 
 
-@algorithm("allreduce", "hierarchical", channels="ring", many_peers=True, growth="node steps")
+@algorithm(
+    "allreduce",
+    "hierarchical",
+    channels="ring",
+    many_peers=True,
+    growth="node steps",
+)
 def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the five programs of every rank and channel; a single node has no ring."""
     layout = even_layout(fabric, writer.call.ranks)
@@ -183,11 +212,15 @@ def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
             local = Local(writer, part, positions, count, order)
             first, second = local.connect(), local.connect()
             ready = [local.flag(index) for index in range(size)]
-            done = [local.flag(index) for index in range(size)] if count > 1 else ready
+            done = (
+                [local.flag(index) for index in range(size)] if count > 1 else ready
+            )
             local.scatter(first, ready, "hierarchical")
             for index in range(size if count > 1 else 0):
                 before = pipes[(machine - 1) % count, index]
                 ends = [before, pipes[machine, index], ready[index], done[index]]
-                ring = local.share_template("hierarchical/ring", partial(_ring_prims, order))
+                ring = local.share_template(
+                    "hierarchical/ring", partial(_ring_prims, order)
+                )
                 local.program(index, ring, ends, "hierarchical/ring")
             local.spread(second, done, "hierarchical")

@@ -57,7 +57,9 @@ def pass_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     """Return a shape whose chunks are pieces and whose FIFO holds one pass."""
     ranks = 1 if call.algorithm == "oneshot-pull" else len(call.ranks)
     part = -(-call.bytes // (call.channels * ranks)) + 16
-    return Shape(max(PASS_BYTES // PIECES, -(-part // (16 * MOST_LOOPS)) * 16), slots=PIECES)
+    return Shape(
+        max(PASS_BYTES // PIECES, -(-part // (16 * MOST_LOOPS)) * 16), slots=PIECES
+    )
 
 
 Pipes = dict[tuple[int, int], int]
@@ -82,11 +84,15 @@ class _Kernel:
     def loops(self) -> int:
         """Return the number of loops of a program."""
         chunks = 1 if self.mode == "blocked" else self.nchunks
-        return max(1, -(-self.part.length // (chunks * self.writer.shape.chunk_bytes)))
+        return max(
+            1, -(-self.part.length // (chunks * self.writer.shape.chunk_bytes))
+        )
 
     def peers(self, position: int) -> list[int]:
         """Return all other positions, beginning with the next one."""
-        return [(position + hop) % self.writer.size for hop in range(1, self.writer.size)]
+        return [
+            (position + hop) % self.writer.size for hop in range(1, self.writer.size)
+        ]
 
     def flags(self, protocol: str = "direct") -> Pipes:
         """Return a flag from every position to every other."""
@@ -99,22 +105,42 @@ class _Kernel:
     def _connect(self, **fields: Any) -> Pipes:
         writer, every = self.writer, range(self.writer.size)
         pairs = [(a, b) for a in every for b in every if a != b]
-        return {(a, b): writer.connect(a, b, self.part.channel, **fields) for a, b in pairs}
+        return {
+            (a, b): writer.connect(a, b, self.part.channel, **fields)
+            for a, b in pairs
+        }
 
     def self_flags(self) -> list[int]:
         """Return a flag from every position to itself, which may be raised ahead of time."""
-        fields: dict[str, Any] = {"kind": "flag", "protocol": "direct", "slots": MAX_SLOTS}
+        fields: dict[str, Any] = {
+            "kind": "flag",
+            "protocol": "direct",
+            "slots": MAX_SLOTS,
+        }
         every = range(self.writer.size)
-        return [self.writer.connect(p, p, self.part.channel, **fields) for p in every]
+        return [
+            self.writer.connect(p, p, self.part.channel, **fields) for p in every
+        ]
 
     def run(
-        self, position: int, prims: Sequence[Prim], pipes: Sequence[int], name: str, **more: int
+        self,
+        position: int,
+        prims: Sequence[Prim],
+        pipes: Sequence[int],
+        name: str,
+        **more: int,
     ) -> None:
         """Add a program at a position; its primitives share one fixed cost."""
-        fields: dict[str, Any] = {"fixed_div": len(prims), "rotation": position, **more}
+        fields: dict[str, Any] = {
+            "fixed_div": len(prims),
+            "rotation": position,
+            **more,
+        }
         part = self.part._replace(length=fields.pop("length", self.part.length))
         fields.update(nchunks=self.nchunks, mode=self.mode, protocol="direct")
-        self.writer.program(position, part, prims, pipes, name=f"loadstore/{name}", **fields)
+        self.writer.program(
+            position, part, prims, pipes, name=f"loadstore/{name}", **fields
+        )
 
     def barrier(
         self,
@@ -131,18 +157,30 @@ class _Kernel:
             waits = [flags[peer, position] for peer in peers]
             pipes = [*sent, *waits]
             prims = [Prim("signal", send=i, sync=True) for i in range(len(sent))]
-            prims += [Prim("waitSignal", recv=len(sent) + i, sync=True) for i in range(len(waits))]
+            prims += [
+                Prim("waitSignal", recv=len(sent) + i, sync=True)
+                for i in range(len(waits))
+            ]
             if after:
-                prims.insert(0, Prim("waitSignal", recv=len(pipes), sync=True, repeat=self.loops))
+                prims.insert(
+                    0,
+                    Prim(
+                        "waitSignal", recv=len(pipes), sync=True, repeat=self.loops
+                    ),
+                )
                 pipes.append(after[position])
             begun = [go[position]] if go else []
             begun += [ask[position, peer] for peer in peers] if ask else []
             for flag in begun:
-                prims.append(Prim("signal", send=len(pipes), sync=True, repeat=self.loops))
+                prims.append(
+                    Prim("signal", send=len(pipes), sync=True, repeat=self.loops)
+                )
                 pipes.append(flag)
             self.run(position, prims, pipes, "barrier", sm=0, length=0)
 
-    def answers(self, ask: Pipes, data: Pipes, *, own_chunk: bool, src: Buffer = "input") -> None:
+    def answers(
+        self, ask: Pipes, data: Pipes, *, own_chunk: bool, src: Buffer = "input"
+    ) -> None:
         """Write the answers of every memory to `ask`: that of its rank or, without `own_chunk`, the requester's."""
         for position in range(self.writer.size):
             prims: list[Prim] = []
@@ -150,31 +188,45 @@ class _Kernel:
             for hop, peer in enumerate(self.peers(position), 1):
                 base = 0 if own_chunk else hop
                 prims.append(Prim("waitSignal", recv=len(pipes), sync=True))
-                prims.append(Prim("send", send=len(pipes) + 1, base=base, coef=1, src=src))
+                prims.append(
+                    Prim("send", send=len(pipes) + 1, base=base, coef=1, src=src)
+                )
                 pipes += [ask[peer, position], data[position, peer]]
             self.run(position, prims, pipes, "memory", **FREE)
 
     def arrivals(self, data: Pipes) -> None:
         """Write the arrival in every memory of the chunks that others store to it."""
         size = self.writer.size
-        prims = [Prim("recv", recv=hop - 1, base=-hop, coef=1) for hop in range(1, size)]
+        prims = [
+            Prim("recv", recv=hop - 1, base=-hop, coef=1) for hop in range(1, size)
+        ]
         for position in range(size):
-            pipes = [data[(position - hop) % size, position] for hop in range(1, size)]
+            pipes = [
+                data[(position - hop) % size, position] for hop in range(1, size)
+            ]
             self.run(position, prims, pipes, "memory", **FREE)
 
 
-def _kernels(writer: CollectiveWriter, nchunks: int, mode: Mode = "interleaved") -> list[_Kernel]:
+def _kernels(
+    writer: CollectiveWriter, nchunks: int, mode: Mode = "interleaved"
+) -> list[_Kernel]:
     """Return the CTAs of every number; chunks are large enough for a barrier to signal all loops."""
     parts = writer.parts(blocked=mode == "blocked")
     chunks = 1 if mode == "blocked" else nchunks
     longest = max((part.length for part in parts), default=0)
     min_chunk = -(-longest // (16 * chunks * MOST_LOOPS)) * 16
-    writer.shape = replace(writer.shape, chunk_bytes=max(writer.shape.chunk_bytes, min_chunk))
+    writer.shape = replace(
+        writer.shape, chunk_bytes=max(writer.shape.chunk_bytes, min_chunk)
+    )
     return [_Kernel(writer, part, nchunks, mode) for part in parts]
 
 
 _loads = partial(
-    algorithm, shape=pass_shape, channels="twoshot", many_peers=True, protocols=("simple",)
+    algorithm,
+    shape=pass_shape,
+    channels="twoshot",
+    many_peers=True,
+    protocols=("simple",),
 )
 
 
@@ -189,7 +241,9 @@ def write_oneshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         for position in range(size):
             prims = reduce_in_order(list(range(size)), position)
             prims.append(Prim("signal", send=size - 1, sync=True))
-            pipes = [data[peer, position] for peer in range(size) if peer != position]
+            pipes = [
+                data[peer, position] for peer in range(size) if peer != position
+            ]
             kernel.run(position, prims, [*pipes, done[position]], "oneshot")
         kernel.barrier(kernel.flags(), after=done)
 
@@ -225,8 +279,17 @@ def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         kernel.answers(second, data, own_chunk=True, src="output")
         for position in range(writer.size):
             peers = kernel.peers(position)
-            prims = [Prim("recvCopy", recv=i, base=1 + i, coef=1) for i in range(len(peers))]
-            kernel.run(position, prims, [data[peer, position] for peer in peers], "gather", sm=0)
+            prims = [
+                Prim("recvCopy", recv=i, base=1 + i, coef=1)
+                for i in range(len(peers))
+            ]
+            kernel.run(
+                position,
+                prims,
+                [data[peer, position] for peer in peers],
+                "gather",
+                sm=0,
+            )
 
 
 @_loads("allreduce", "ld-st")
@@ -258,10 +321,15 @@ def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         go, done, out = kernel.self_flags(), kernel.self_flags(), kernel.data()
         kernel.barrier(kernel.flags(), go=go)
         kernel.arrivals(out)
-        prims = [Prim("waitSignal", recv=0, sync=True), Prim("copySend", send=1, coef=1)]
+        prims = [
+            Prim("waitSignal", recv=0, sync=True),
+            Prim("copySend", send=1, coef=1),
+        ]
         prims += [Prim("send", send=i, coef=1) for i in range(2, size)]
         prims.append(Prim("signal", send=size, sync=True))
         for position in range(size):
             pipes = [out[position, peer] for peer in kernel.peers(position)]
-            kernel.run(position, prims, [go[position], *pipes, done[position]], "store")
+            kernel.run(
+                position, prims, [go[position], *pipes, done[position]], "store"
+            )
         kernel.barrier(kernel.flags("simple"), after=done)

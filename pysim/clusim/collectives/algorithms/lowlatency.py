@@ -105,12 +105,21 @@ def _one_step(writer: CollectiveWriter, protocol: str) -> None:
         for position in range(size):
             common: dict[str, Any] = {"protocol": protocol, "fixed_div": size - 1}
             writer.program(
-                position, part, push, pairs.sent(position), name=f"{name}/push", **common
+                position,
+                part,
+                push,
+                pairs.sent(position),
+                name=f"{name}/push",
+                **common,
             )
-            into = [pairs.pipes[peer, position] for peer in order if peer != position]
+            into = [
+                pairs.pipes[peer, position] for peer in order if peer != position
+            ]
             poll = reduce_in_order(order, position)
             common["fixed_div"] = len(poll)
-            writer.program(position, part, poll, into, sm=0, name=f"{name}/reduce", **common)
+            writer.program(
+                position, part, poll, into, sm=0, name=f"{name}/reduce", **common
+            )
 
 
 @_pushes("allreduce", "twoshot-ll", twoshot_shape, channels="twoshot")
@@ -119,17 +128,29 @@ def write_twoshot(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     last = writer.size - 1
     for part in writer.parts():
         first, second = Pairs(writer, part.channel), Pairs(writer, part.channel)
-        spread = [Prim("send", send=last + slot, coef=1, src="output") for slot in range(last)]
+        spread = [
+            Prim("send", send=last + slot, coef=1, src="output")
+            for slot in range(last)
+        ]
         reduce = [*reduce_arrivals(last, 0), *spread]
         for position in range(writer.size):
             stages = (
                 ("push", first.sends, first.sent(position)),
-                ("reduce", reduce, first.connections_to(position) + second.sent(position)),
+                (
+                    "reduce",
+                    reduce,
+                    first.connections_to(position) + second.sent(position),
+                ),
                 ("take", second.takes, second.connections_to(position)),
             )
             for number, (name, prims, pipes) in enumerate(stages):
-                fields: dict[str, Any] = {"sm": int(not number), "name": f"twoshot-ll/{name}"}
-                writer.add_rotated(position, part, prims, pipes, fixed_div=last, **fields)
+                fields: dict[str, Any] = {
+                    "sm": int(not number),
+                    "name": f"twoshot-ll/{name}",
+                }
+                writer.add_rotated(
+                    position, part, prims, pipes, fixed_div=last, **fields
+                )
 
 
 @_blocks("reduce_scatter", "ll")
@@ -141,8 +162,12 @@ def write_reduce_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> Non
         pairs, adds = Pairs(writer, part.channel), reduce_arrivals(last, 0)
         for position in range(writer.size):
             out, into = pairs.sent(position), pairs.connections_to(position)
-            writer.add_rotated(position, part, pairs.sends, out, name="ll/push", **fields)
-            writer.add_rotated(position, part, adds, into, sm=0, name="ll/reduce", **fields)
+            writer.add_rotated(
+                position, part, pairs.sends, out, name="ll/push", **fields
+            )
+            writer.add_rotated(
+                position, part, adds, into, sm=0, name="ll/reduce", **fields
+            )
 
 
 @_blocks("all_gather", "ll")
@@ -155,4 +180,6 @@ def write_all_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         for position in range(writer.size):
             out, into = pairs.sent(position), pairs.connections_to(position)
             writer.add_rotated(position, part, push, out, name="ll/push", **fields)
-            writer.add_rotated(position, part, pairs.takes, into, sm=0, name="ll/take", **fields)
+            writer.add_rotated(
+                position, part, pairs.takes, into, sm=0, name="ll/take", **fields
+            )

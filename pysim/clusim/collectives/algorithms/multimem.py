@@ -15,7 +15,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from clusim.collectives.algorithms.nvls import by_switches, check_units, connect_switch
+from clusim.collectives.algorithms.nvls import (
+    by_switches,
+    check_units,
+    connect_switch,
+)
 from clusim.collectives.entry import connect_flags
 from clusim.schedule.builder import CollectiveWriter
 from clusim.schedule.ir import CollectiveCall, Mode, Prim
@@ -35,7 +39,11 @@ _by_switches = partial(by_switches, shape=multimem_shape)
 @_by_switches("allreduce", "multimem")
 def write_allreduce(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write the program of every rank and channel."""
-    _write(writer, fabric, Prim("reduceLoadStore", coef=1, send=0, src="input", dst="output"))
+    _write(
+        writer,
+        fabric,
+        Prim("reduceLoadStore", coef=1, send=0, src="input", dst="output"),
+    )
 
 
 @_by_switches("reduce_scatter", "multimem")
@@ -58,8 +66,13 @@ def _write(writer: CollectiveWriter, fabric: Fabric | None, work: Prim) -> None:
     blocked = writer.call.operation != "allreduce"
     barriers = []
     for first in (0, 2 * size):
-        barrier = [Prim("signal", send=first + slot, sync=True) for slot in range(size)]
-        barrier += [Prim("waitSignal", recv=first + size + slot, sync=True) for slot in range(size)]
+        barrier = [
+            Prim("signal", send=first + slot, sync=True) for slot in range(size)
+        ]
+        barrier += [
+            Prim("waitSignal", recv=first + size + slot, sync=True)
+            for slot in range(size)
+        ]
         barriers.append(barrier)
     prims = [*barriers[0], replace(work, send=4 * size), *barriers[1]]
     for part in writer.parts(blocked=blocked):

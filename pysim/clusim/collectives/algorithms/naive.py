@@ -31,7 +31,9 @@ def write_naive(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     for part in writer.parts():
         pairs = Pairs(writer, part.channel)
         for position in range(size):
-            both = zip(pairs.sent(position), pairs.connections_to(position), strict=True)
+            both = zip(
+                pairs.sent(position), pairs.connections_to(position), strict=True
+            )
             writer.program(position, part, prims, tuple(chain(*both)))
 
 

@@ -72,7 +72,10 @@ class SwitchFlags:
 
     @classmethod
     def connect(
-        cls, writer: CollectiveWriter, channel: int, positions: Sequence[int] | None = None
+        cls,
+        writer: CollectiveWriter,
+        channel: int,
+        positions: Sequence[int] | None = None,
     ) -> SwitchFlags:
         """Connect the positions, by default all."""
         return cls(*(connect_flags(writer, channel, positions) for _ in range(2)))
@@ -82,7 +85,9 @@ def _shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     return nvls_shape(call.bytes, call.channels, len(call.ranks))
 
 
-by_switches = partial(algorithm, channels="nvls", drop_channels=False, protocols=("simple",))
+by_switches = partial(
+    algorithm, channels="nvls", drop_channels=False, protocols=("simple",)
+)
 """Decorator of an algorithm with reductions in switches."""
 
 _by_switches = partial(by_switches, shape=_shape)
@@ -109,25 +114,33 @@ def copies_per_cost(side: str) -> int:
 @lru_cache(KEPT)
 def copies(size: int) -> tuple[Prim, ...]:
     """Return primitives that copy every head's chunk into the multicast buffer."""
-    return tuple(Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size))
+    return tuple(
+        Prim("copySend", send=s, base=s, coef=1, dst="scratch") for s in range(size)
+    )
 
 
 @lru_cache(KEPT)
 def takes(size: int) -> tuple[Prim, ...]:
     """Return primitives that copy every head's result to the output."""
-    return tuple(Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size))
+    return tuple(
+        Prim("recvCopy", recv=s, base=s, coef=1, src="scratch") for s in range(size)
+    )
 
 
 @lru_cache(KEPT)
 def _reductions(size: int) -> tuple[Prim, ...]:
     """Return primitives that wait for all members, reduce and multicast their chunk, and signal them."""
     wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
-    reduce = Prim("reduceLoadStore", send=2 * size, coef=1, src="scratch", dst="scratch")
+    reduce = Prim(
+        "reduceLoadStore", send=2 * size, coef=1, src="scratch", dst="scratch"
+    )
     tell = [Prim("signal", send=size + slot, coef=1) for slot in range(size)]
     return (*wait, reduce, *tell)
 
 
-def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags) -> None:
+def _scatter(
+    writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags
+) -> None:
     """Copy every head's chunk into the multicast buffer and signal the head."""
     pipes = [flags.ready[position, head] for head in _heads(writer, position)]
     # The figure of local copies was calibrated with whole warps.
@@ -140,17 +153,25 @@ def _scatter(writer: CollectiveWriter, part: Part, position: int, flags: SwitchF
     writer.add_rotated(position, part, prims, pipes, fixed_div=div, **fields)
 
 
-def _reduce(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags) -> None:
+def _reduce(
+    writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags
+) -> None:
     """Wait for all members' chunk of this head, reduce it in the switch, multicast it, signal the members."""
     size = writer.size
     pipes = [flags.ready[member, position] for member in range(size)]
     pipes += [flags.done[position, member] for member in range(size)]
     pipes.append(connect_switch(writer, position, part.channel))
-    fields: dict[str, Any] = {"sm": 0, "fixed_div": 2 * size + 1, "name": "nvls/reduce"}
+    fields: dict[str, Any] = {
+        "sm": 0,
+        "fixed_div": 2 * size + 1,
+        "name": "nvls/reduce",
+    }
     writer.add_rotated(position, part, _reductions(size), pipes, **fields)
 
 
-def _gather(writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags) -> None:
+def _gather(
+    writer: CollectiveWriter, part: Part, position: int, flags: SwitchFlags
+) -> None:
     """Wait for every head's result and copy it to the output."""
     pipes = [flags.done[head, position] for head in _heads(writer, position)]
     fields: dict[str, Any] = {
@@ -169,7 +190,9 @@ def _heads(writer: CollectiveWriter, position: int) -> list[int]:
 
 @_by_switches("all_gather", "nvls")
 def write_all_gather(
-    writer: CollectiveWriter, fabric: Fabric | None, parts: Sequence[Part] | None = None
+    writer: CollectiveWriter,
+    fabric: Fabric | None,
+    parts: Sequence[Part] | None = None,
 ) -> None:
     """Write all-gather: each rank stores its block to all by multicast, and copies all blocks to its output."""
     if fabric is not None:
@@ -183,16 +206,26 @@ def write_all_gather(
             pipes = [done[position, member] for member in range(size)]
             pipes.append(connect_switch(writer, position, part.channel))
             stores = [store, *tell]
-            fields: dict[str, Any] = {"mode": "blocked", "fixed_div": len(stores), "sm": 1}
-            writer.add_rotated(position, part, stores, pipes, name="nvls/store", **fields)
+            fields: dict[str, Any] = {
+                "mode": "blocked",
+                "fixed_div": len(stores),
+                "sm": 1,
+            }
+            writer.add_rotated(
+                position, part, stores, pipes, name="nvls/store", **fields
+            )
             pipes = [done[head, position] for head in _heads(writer, position)]
             fields = {"mode": "blocked", "fixed_div": size, "sm": 0}
-            writer.add_rotated(position, part, takes(size), pipes, name="nvls/gather", **fields)
+            writer.add_rotated(
+                position, part, takes(size), pipes, name="nvls/gather", **fields
+            )
 
 
 @_by_switches("reduce_scatter", "nvls")
 def write_reduce_scatter(
-    writer: CollectiveWriter, fabric: Fabric | None, parts: Sequence[Part] | None = None
+    writer: CollectiveWriter,
+    fabric: Fabric | None,
+    parts: Sequence[Part] | None = None,
 ) -> None:
     """Write reduce-scatter: everybody copies its data to the buffer, each rank loads the sum of its block."""
     if fabric is not None:
@@ -203,16 +236,22 @@ def write_reduce_scatter(
         for position in range(size):
             pipes = [ready[position, head] for head in _heads(writer, position)]
             fields: dict[str, Any] = {"mode": "blocked", "fixed_div": size, "sm": 1}
-            writer.add_rotated(position, part, copies(size), pipes, name="nvls/scatter", **fields)
+            writer.add_rotated(
+                position, part, copies(size), pipes, name="nvls/scatter", **fields
+            )
             wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(size)]
             load = Prim("reduceLoad", send=size, coef=1, src="scratch")
             pipes = [ready[member, position] for member in range(size)]
             pipes.append(connect_switch(writer, position, part.channel))
             fields = {"mode": "blocked", "fixed_div": size + 1, "sm": 0}
-            writer.add_rotated(position, part, [*wait, load], pipes, name="nvls/reduce", **fields)
+            writer.add_rotated(
+                position, part, [*wait, load], pipes, name="nvls/reduce", **fields
+            )
 
 
 def connect_switch(writer: CollectiveWriter, position: int, channel: int) -> int:
     """Return the connection of a position to the multicast address of its group."""
     members = writer.call.ranks
-    return writer.connect(position, position, channel, kind="multimem", members=members)
+    return writer.connect(
+        position, position, channel, kind="multimem", members=members
+    )

@@ -36,24 +36,45 @@ def write_sendrecv(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write everybody's message to the next position."""
     size = writer.size
     for part in writer.parts():
-        pipes = [writer.connect(src, (src + 1) % size, part.channel) for src in range(size)]
+        pipes = [
+            writer.connect(src, (src + 1) % size, part.channel)
+            for src in range(size)
+        ]
         for position in range(size):
             writer.program(position, part, [SEND], [pipes[position]], name="send")
-            writer.program(position, part, [RECV], [pipes[position - 1]], sm=0, name="recv")
+            writer.program(
+                position, part, [RECV], [pipes[position - 1]], sm=0, name="recv"
+            )
 
 
-@algorithm("alltoall", "direct", default=True, channels="p2p", many_peers=True, growth="exchange")
+@algorithm(
+    "alltoall",
+    "direct",
+    default=True,
+    channels="p2p",
+    many_peers=True,
+    growth="exchange",
+)
 def write_alltoall(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write block `d` of source `s` to block `s` of destination `d`, all pairs in rounds."""
     for part in writer.parts(blocked=True):
         pairs = Pairs(writer, part.channel)
         send = [Prim("copy", coef=1), *pairs.sends]
-        receive = [replace(prim, base=0, dst_base=prim.base, dst_coef=1) for prim in pairs.takes]
+        receive = [
+            replace(prim, base=0, dst_base=prim.base, dst_coef=1)
+            for prim in pairs.takes
+        ]
         for position in range(writer.size):
             out, into = pairs.sent(position), pairs.connections_to(position)
             writer.add_rotated(position, part, send, out, mode="blocked")
             writer.add_rotated(
-                position, part, receive, into, mode="blocked", sm=0, name="alltoall/receive"
+                position,
+                part,
+                receive,
+                into,
+                mode="blocked",
+                sm=0,
+                name="alltoall/receive",
             )
 
 
@@ -62,7 +83,9 @@ def _write(writer: CollectiveWriter, *, to_root: bool) -> None:
     for part in writer.parts(blocked=True):
         pipes = []
         prims = [Prim("copy", coef=1)]
-        for slot, hop in enumerate(all_hops(size, part.channel, writer.call.channels)):
+        for slot, hop in enumerate(
+            all_hops(size, part.channel, writer.call.channels)
+        ):
             peer = (root + hop) % size
             if to_root:
                 pipes.append(writer.connect(peer, root, part.channel))
@@ -76,13 +99,27 @@ def _write(writer: CollectiveWriter, *, to_root: bool) -> None:
         writer.add_rotated(root, part, prims, pipes, mode="blocked")
 
 
-@algorithm("gather", "direct", default=True, channels="p2p", many_peers=True, growth="exchange")
+@algorithm(
+    "gather",
+    "direct",
+    default=True,
+    channels="p2p",
+    many_peers=True,
+    growth="exchange",
+)
 def write_gather(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write every rank's block to the root."""
     _write(writer, to_root=True)
 
 
-@algorithm("scatter", "direct", default=True, channels="p2p", many_peers=True, growth="exchange")
+@algorithm(
+    "scatter",
+    "direct",
+    default=True,
+    channels="p2p",
+    many_peers=True,
+    growth="exchange",
+)
 def write_scatter(writer: CollectiveWriter, fabric: Fabric | None) -> None:
     """Write every rank's block from the root."""
     _write(writer, to_root=False)

@@ -45,7 +45,9 @@ def _steps(order: tuple[int, ...], index: int, steps: Steps) -> tuple[Prim, ...]
     size, position = len(order), order[index]
     prims: list[Prim] = []
     for prim, first, count in steps:
-        prims += chunk_prims(prim, _behind(order, index, first, count), position, size)
+        prims += chunk_prims(
+            prim, _behind(order, index, first, count), position, size
+        )
     return tuple(prims)
 
 

@@ -17,7 +17,12 @@ from functools import partial
 
 from clusim.base.errors import InputError
 from clusim.collectives.algorithms.hierarchical import Local
-from clusim.collectives.algorithms.nvls import SwitchFlags, by_switches, copies, takes
+from clusim.collectives.algorithms.nvls import (
+    SwitchFlags,
+    by_switches,
+    copies,
+    takes,
+)
 from clusim.collectives.machines import Layout, even_layout
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, CollectiveCall, Prim
@@ -40,7 +45,10 @@ def sharp_shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
     """Return chunks of 256 KiB, smaller for sizes that would not fill the pipeline."""
     heads = max(1, even_layout(fabric, call.ranks).local_size)
     chunk = min(
-        256 * KIB, shape_of("simple", protocols=fabric.protocols if fabric else None).chunk_bytes
+        256 * KIB,
+        shape_of(
+            "simple", protocols=fabric.protocols if fabric else None
+        ).chunk_bytes,
     )
     while chunk > 16 * KIB and call.bytes < 8 * call.channels * heads * chunk:
         chunk //= 2
@@ -80,14 +88,21 @@ def write_allreduce(
                 _reduce_directly(local, nets)
 
 
-def _group(writer: CollectiveWriter, layout: Layout, part: Part, index: int) -> list[int]:
+def _group(
+    writer: CollectiveWriter, layout: Layout, part: Part, index: int
+) -> list[int]:
     """Return the aggregation connection of every node's rank number `index`."""
     positions = [node_positions[index] for node_positions in layout.machines]
     members = tuple(writer.call.ranks[position] for position in positions)
     key = writer.builder.new_group()
     return [
         writer.connect(
-            position, position, part.channel, kind="aggregation", members=members, key=key
+            position,
+            position,
+            part.channel,
+            kind="aggregation",
+            members=members,
+            key=key,
         )
         for position in positions
     ]
@@ -114,7 +129,9 @@ def _reduce_directly(local: Local, nets: list[int]) -> None:
     local.spread(second, done, "sharp")
 
 
-def _reduce_by_switches(writer: CollectiveWriter, local: Local, nets: list[int]) -> None:
+def _reduce_by_switches(
+    writer: CollectiveWriter, local: Local, nets: list[int]
+) -> None:
     """Write NVLS reduction to the heads, aggregation and multicast of its result."""
     size, channel = local.size, local.part.channel
 
@@ -126,27 +143,54 @@ def _reduce_by_switches(writer: CollectiveWriter, local: Local, nets: list[int])
         before, after = local.flag(index), local.flag(index)
         load, store = (
             writer.connect(
-                local_positions, local_positions, channel, kind="multimem", members=members
+                local_positions,
+                local_positions,
+                channel,
+                kind="multimem",
+                members=members,
             )
             for _ in range(2)
         )
         ready = [pipes.ready[index, head] for head in heads]
         local.program(
-            index, _share_template(local, "sharp/copy", copies), ready, "sharp/scatter", sm=1
+            index,
+            _share_template(local, "sharp/copy", copies),
+            ready,
+            "sharp/scatter",
+            sm=1,
         )
         into = [pipes.ready[member, index] for member in range(size)]
-        _head(local, index, _share_template(local, "sharp/reduce", _reduce), [*into, load, before])
+        _head(
+            local,
+            index,
+            _share_template(local, "sharp/reduce", _reduce),
+            [*into, load, before],
+        )
         _aggregate(local, index, [before, net, after], "scratch")
         out = [pipes.done[index, member] for member in range(size)]
-        _head(local, index, _share_template(local, "sharp/spread", _spread), [*out, store, after])
+        _head(
+            local,
+            index,
+            _share_template(local, "sharp/spread", _spread),
+            [*out, store, after],
+        )
         done = [pipes.done[head, index] for head in heads]
-        local.program(index, _share_template(local, "sharp/gather", takes), done, "sharp/gather")
+        local.program(
+            index,
+            _share_template(local, "sharp/gather", takes),
+            done,
+            "sharp/gather",
+        )
 
 
-def _share_template(local: Local, name: str, make: Callable[[int], Sequence[Prim]]) -> int:
+def _share_template(
+    local: Local, name: str, make: Callable[[int], Sequence[Prim]]
+) -> int:
     """Return the template that `make` returns for nodes of this size; ranks and channels share it."""
     key = ("by switches", name, local.size)
-    return local.writer.builder.shared_template(key, name, partial(make, local.size), local.size)
+    return local.writer.builder.shared_template(
+        key, name, partial(make, local.size), local.size
+    )
 
 
 def _reduce(size: int) -> list[Prim]:

@@ -28,13 +28,21 @@ def _gather_children(count: int, last: Prim) -> list[Prim]:
     for child in range(count - 1):
         source: Buffer = "input" if child == 0 else "scratch"
         prims.append(Prim("recvReduceMore", recv=child, src=source, dst="scratch"))
-    op = Prim(last.op, recv=count - 1, send=last.send, src="input" if count == 1 else "scratch")
+    op = Prim(
+        last.op,
+        recv=count - 1,
+        send=last.send,
+        src="input" if count == 1 else "scratch",
+    )
     return [*prims, op]
 
 
 def _spread(count: int, first_send: int) -> list[Prim]:
     """Return primitives that send the output on `count` connections from `first_send` on."""
-    return [Prim("sendMore", send=first_send + child, src="output") for child in range(count)]
+    return [
+        Prim("sendMore", send=first_send + child, src="output")
+        for child in range(count)
+    ]
 
 
 KEPT = 64
@@ -106,7 +114,9 @@ def _halves(channel: _Channel) -> tuple[TreeHalf, TreeHalf]:
     return TreeHalf(1, up), TreeHalf(0, down)
 
 
-def _up(channel: _Channel, up: dict[int, int], position: int, half: TreeHalf = ALONE) -> None:
+def _up(
+    channel: _Channel, up: dict[int, int], position: int, half: TreeHalf = ALONE
+) -> None:
     """Write the program that reduces the children's data and hands them to the parent."""
     tree = channel.tree
     children = tree.children(position)
@@ -131,7 +141,9 @@ def _falling(count: int) -> tuple[Prim, ...]:
     return (Prim("recvCopySend", recv=0, send=1), *_spread(count - 1, 2))
 
 
-def _root(channel: _Channel, up: dict[int, int], down: dict[int, int] | None) -> None:
+def _root(
+    channel: _Channel, up: dict[int, int], down: dict[int, int] | None
+) -> None:
     """Write the root's program: reduce all children, keep the result, and send it `down`, if given."""
     tree = channel.tree
     children = tree.children(tree.root)
@@ -147,7 +159,9 @@ def _root(channel: _Channel, up: dict[int, int], down: dict[int, int] | None) ->
     channel.program(tree.root, prims, pipes, "tree/root")
 
 
-def _down(channel: _Channel, down: dict[int, int], position: int, half: TreeHalf = ALONE) -> None:
+def _down(
+    channel: _Channel, down: dict[int, int], position: int, half: TreeHalf = ALONE
+) -> None:
     """Write the program that hands the parent's data to the children."""
     tree = channel.tree
     children = tree.children(position)
@@ -156,7 +170,9 @@ def _down(channel: _Channel, down: dict[int, int], position: int, half: TreeHalf
 
 
 def _positions(tree: Tree) -> list[int]:
-    return [position for position in range(len(tree.parents)) if position != tree.root]
+    return [
+        position for position in range(len(tree.parents)) if position != tree.root
+    ]
 
 
 def _shape(call: CollectiveCall, fabric: Fabric | None) -> Shape:
@@ -218,6 +234,8 @@ def write_broadcast(writer: CollectiveWriter, fabric: Fabric | None) -> None:
         tree, down = channel.tree, channel.connect(down=True)
         children = tree.children(tree.root)
         prims = [Prim("copySend", send=0), *_spread(len(children) - 1, 1)]
-        channel.program(tree.root, prims, [down[child] for child in children], "tree/root")
+        channel.program(
+            tree.root, prims, [down[child] for child in children], "tree/root"
+        )
         for position in _positions(tree):
             _down(channel, down, position)

@@ -13,7 +13,14 @@ from clusim.engine.reference import units
 from clusim.engine.reference.classes import Eligible
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.order import ask, join, keeps, receiver_of, refuse, takes
+from clusim.engine.reference.order import (
+    ask,
+    join,
+    keeps,
+    receiver_of,
+    refuse,
+    takes,
+)
 from clusim.engine.reference.packets import Buffer, Packet, Transfer
 from clusim.engine.reference.repeats import count_repeat, watch
 from clusim.engine.reference.specs import ImageNode, hash32
@@ -29,7 +36,10 @@ from clusim.engine.reference.units import (
 from clusim.engine.reference.wires import Wire
 from clusim.policies.sender import SwitchHop
 
-_RESPONSES: dict[int, int] = {Kind.READ_REQ: Kind.READ_RESP, Kind.RED_FETCH: Kind.RED_DATA}
+_RESPONSES: dict[int, int] = {
+    Kind.READ_REQ: Kind.READ_RESP,
+    Kind.RED_FETCH: Kind.RED_DATA,
+}
 _STORED = (Kind.WRITE, Kind.FETCH, Kind.MCAST, Kind.AGG_DOWN)
 
 
@@ -56,7 +66,11 @@ def deliver(machine: Machine, wire: Wire, packet: Packet) -> None:
     if packet.kind in _STORED:
         _answer_mark(machine, packet, transfer)
         _count_delivery(
-            machine, transfer, packet.p, accepted_ps + spec.write_latency_ps, wire.index
+            machine,
+            transfer,
+            packet.p,
+            accepted_ps + spec.write_latency_ps,
+            wire.index,
         )
         return
     visible_ps = accepted_ps + spec.response_latency_ps
@@ -66,7 +80,9 @@ def deliver(machine: Machine, wire: Wire, packet: Packet) -> None:
         _count_delivery(machine, transfer, packet.p, visible_ps, wire.index)
 
 
-def _deliver_in_order(machine: Machine, wire: Wire, packet: Packet, endpoint: int) -> None:
+def _deliver_in_order(
+    machine: Machine, wire: Wire, packet: Packet, endpoint: int
+) -> None:
     """Accept the expected packet and kept packets that follow it; keep or refuse others."""
     transfer, spec = packet.transfer, machine.model.endpoints[endpoint]
     pair, number = transfer.place(packet.number)
@@ -92,14 +108,18 @@ def _deliver_in_order(machine: Machine, wire: Wire, packet: Packet, endpoint: in
     accepted_ps = machine.accept_ps(endpoint, packet.p * spec.deliver_256)
     machine.release(packet.buffer, accepted_ps)
     pair.accept(machine.now_ps)
-    _count_delivery(machine, transfer, packet.p, accepted_ps + spec.write_latency_ps, wire.index)
+    _count_delivery(
+        machine, transfer, packet.p, accepted_ps + spec.write_latency_ps, wire.index
+    )
     while pair.expected in pair.kept:
         kept, over = pair.kept.pop(pair.expected)
         pair.kept_bytes -= kept.p
         receiver.keep(-kept.p)
         pair.accept(machine.now_ps)
         accepted_ps = machine.accept_ps(endpoint, kept.p * spec.deliver_256)
-        _count_delivery(machine, kept.transfer, kept.p, accepted_ps + spec.write_latency_ps, over)
+        _count_delivery(
+            machine, kept.transfer, kept.p, accepted_ps + spec.write_latency_ps, over
+        )
     if pair.lost:
         refuse(machine, pair)
 
@@ -187,7 +207,13 @@ def _respond_at(machine: Machine, time_ps: int, wire: Wire, packet: Packet) -> N
     endpoint = machine.model.nodes[wire.spec.dst].endpoint
     assert endpoint is not None
     who, order = (Beyond.ENDPOINT, endpoint), (wire.index, 0)
-    machine.plan(time_ps, Class.RESPOND, lambda: enter(machine, out, candidate, packet), who, order)
+    machine.plan(
+        time_ps,
+        Class.RESPOND,
+        lambda: enter(machine, out, candidate, packet),
+        who,
+        order,
+    )
 
 
 def _is_multicast(packet: Packet) -> bool:
@@ -204,7 +230,9 @@ def _kind_beyond(node: ImageNode, packet: Packet) -> int:
     return Kind.WRITE if node.bridge and packet.kind == Kind.FETCH else packet.kind
 
 
-def arrival_ps(machine: Machine, wire: Wire, packet: Packet, head_tail: tuple[int, int]) -> int:
+def arrival_ps(
+    machine: Machine, wire: Wire, packet: Packet, head_tail: tuple[int, int]
+) -> int:
     """Return when a packet granted on `wire` arrives at the far end (section 4, 6.)."""
     head_ps, tail_ps = head_tail
     model, node = machine.model, machine.model.nodes[wire.spec.dst]
@@ -231,7 +259,9 @@ def _fastest_onward(machine: Machine, wire: Wire, packet: Packet) -> Wire:
         return machine.wires[packet.path[packet.hop + 1]]
     else:
         target = targets_at(machine.model, packet, wire.spec.dst)[0]
-    return machine.wires[machine.model.fastest(machine.model.route(wire.spec.dst, target))]
+    return machine.wires[
+        machine.model.fastest(machine.model.route(wire.spec.dst, target))
+    ]
 
 
 def arrive(machine: Machine, wire: Wire, packet: Packet) -> None:
@@ -270,7 +300,9 @@ def _owe_control_bytes(machine: Machine, wire: Wire, packet: Packet) -> None:
 
 
 def _forward(machine: Machine, wire: Wire, packet: Packet) -> None:
-    machine.payload.relayed |= machine.model.nodes[wire.spec.dst].endpoint is not None
+    machine.payload.relayed |= (
+        machine.model.nodes[wire.spec.dst].endpoint is not None
+    )
     vc = packet.vc
     turn(machine, packet, wire.spec.dst)
     if packet.path is not None:
@@ -327,7 +359,9 @@ def phase_b(machine: Machine) -> None:
         _try_grant(machine, machine.wires[position])
 
 
-def start_transfer(machine: Machine, endpoint: int, slot: int, transfer: Transfer) -> None:
+def start_transfer(
+    machine: Machine, endpoint: int, slot: int, transfer: Transfer
+) -> None:
     """Let the flow in a CTA slot inject a transfer from now on (section 5)."""
     machine.flows[endpoint][slot] = transfer
     if transfer.spread is not None and transfer.spread.ordered:
@@ -350,24 +384,33 @@ def _try_grant(machine: Machine, wire: Wire) -> None:
         return
     ranks = [_rank(machine.model, wire, c) for c in eligible]
     if wire.classes is not None:
-        heads = [_head(machine.model, wire, *pair) for pair in zip(eligible, ranks, strict=True)]
+        heads = [
+            _head(machine.model, wire, *pair)
+            for pair in zip(eligible, ranks, strict=True)
+        ]
         index = wire.classes.choose(heads)
         _grant(machine, wire, next(c for c in eligible if c.index == index))
         return
-    eligible = [c for c, rank in zip(eligible, ranks, strict=True) if rank == min(ranks)]
+    eligible = [
+        c for c, rank in zip(eligible, ranks, strict=True) if rank == min(ranks)
+    ]
     after = [c for c in eligible if c.index > wire.last_granted]
     _grant(machine, wire, min(after or eligible, key=lambda c: c.index))
 
 
 def _head(model: Model, wire: Wire, candidate: _Candidate, rank: int) -> Eligible:
     packet = candidate.packet
-    return Eligible(packet.vc, rank, candidate.index, packet.wire_bytes(model, wire.index))
+    return Eligible(
+        packet.vc, rank, candidate.index, packet.wire_bytes(model, wire.index)
+    )
 
 
 def _rank(model: Model, wire: Wire, candidate: _Candidate) -> int:
     """Return the rank of a candidate (section 4, arbitration); lower ranks are granted first."""
     node, local = model.nodes[wire.spec.src], candidate.index // model.nvc
-    before = model.wires[node.incoming[local]].dim if local < len(node.incoming) else 0
+    before = (
+        model.wires[node.incoming[local]].dim if local < len(node.incoming) else 0
+    )
     if not wire.spec.dim or before == wire.spec.dim or node.endpoint is not None:
         return 0
     return 1 if before else 2
@@ -432,7 +475,9 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
     packet.buffer = Buffer(wire.index, packet.vc, wire_bytes)
     order = (wire.index, wire.counters.grants)
     at_ps = arrival_ps(machine, wire, packet, (head_ps, tail_ps))  # 6.
-    machine.plan(at_ps, Class.ARRIVE, lambda: arrive(machine, wire, packet), who, order)
+    machine.plan(
+        at_ps, Class.ARRIVE, lambda: arrive(machine, wire, packet), who, order
+    )
     wire.count_grant(packet, model, wire_bytes, end_ps - now_ps)  # 7.
     wire.last_granted = candidate.index  # 8.
     if packet.repeated:
@@ -445,23 +490,34 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
 def _record_hop(machine: Machine, wire: Wire, packet: Packet) -> None:
     """Record the output of a network switch for the sender's policy (section 5, telemetry)."""
     node, spec = machine.model.nodes[wire.spec.src], wire.spec
-    if node.endpoint is not None or node.bridge or not (spec.xoff_bytes or spec.ecn_max_bytes):
+    if (
+        node.endpoint is not None
+        or node.bridge
+        or not (spec.xoff_bytes or spec.ecn_max_bytes)
+    ):
         return
     if len(packet.hops) < MOST_HOPS:
         queue_bytes, sent_bytes = wire.counters.queued_bytes, wire.counters.bytes
         rate = (wire.num << 30) // wire.den
-        packet.hops.append(SwitchHop(machine.now_ps, queue_bytes, sent_bytes, rate, wire.index))
+        packet.hops.append(
+            SwitchHop(machine.now_ps, queue_bytes, sent_bytes, rate, wire.index)
+        )
 
 
 def _replay_ps(model: Model, wire: Wire, busy_ps: int) -> int:
     threshold = wire.spec.error_threshold
-    if threshold and hash32(model.seed, wire.index, wire.counters.grants) < threshold:
+    if (
+        threshold
+        and hash32(model.seed, wire.index, wire.counters.grants) < threshold
+    ):
         wire.counters.replays += 1
         return busy_ps + wire.spec.replay_ps
     return 0
 
 
-def _inject(machine: Machine, candidate: _Candidate, wire: Wire, end_ps: int) -> None:
+def _inject(
+    machine: Machine, candidate: _Candidate, wire: Wire, end_ps: int
+) -> None:
     """Account for a packet granted to a flow: window, memory, end of the transfer (section 5)."""
     transfer, packet = candidate.flow, candidate.packet
     assert transfer is not None
@@ -471,7 +527,9 @@ def _inject(machine: Machine, candidate: _Candidate, wire: Wire, end_ps: int) ->
     if transfer.rate is not None:
         transfer.rate.count_sent(packet)
     if transfer.terms.answered:
-        transfer.outstanding[wire.index] = transfer.outstanding.get(wire.index, 0) + 1
+        transfer.outstanding[wire.index] = (
+            transfer.outstanding.get(wire.index, 0) + 1
+        )
     if packet.kind in (Kind.WRITE, Kind.FETCH, Kind.MCAST, Kind.AGG_UP):
         inject_256 = machine.model.endpoints[requester].inject_256
         machine.accept_ps(requester, packet.p * inject_256)

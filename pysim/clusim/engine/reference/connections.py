@@ -60,14 +60,22 @@ class ConnectionState:
         self.packet_count = self.read_count = self.spec.key
         who = (Beyond.CONNECTION, self.index)
         control = self.spec.control
-        self.rate = None if control is None else SenderRate(control, who, self.machine)
+        self.rate = (
+            None if control is None else SenderRate(control, who, self.machine)
+        )
 
     def count(self, packets: int, staged_read: bool) -> int:
         """Count the packets of a new transfer; return the count before it, or the pinned key."""
         if staged_read:
-            before, self.read_count = self.read_count, (self.read_count + packets) % 2**32
+            before, self.read_count = (
+                self.read_count,
+                (self.read_count + packets) % 2**32,
+            )
         else:
-            before, self.packet_count = self.packet_count, (self.packet_count + packets) % 2**32
+            before, self.packet_count = (
+                self.packet_count,
+                (self.packet_count + packets) % 2**32,
+            )
         return self.spec.key if self.spec.policy == Policy.PINNED else before
 
     def queue_key(self) -> int:

@@ -34,15 +34,29 @@ class Payload:
 
     def check_order(self) -> None:
         """Check, after the end of all transfers, that each packet arrived or was dropped."""
-        sent, ended = self.begun + self.repeated, self.arrived + self.dropped + self.trimmed
-        demand(sent == ended, "bytes received and dropped of receivers in order", ended, sent)
+        sent, ended = (
+            self.begun + self.repeated,
+            self.arrived + self.dropped + self.trimmed,
+        )
+        demand(
+            sent == ended,
+            "bytes received and dropped of receivers in order",
+            ended,
+            sent,
+        )
 
     def complete(self, transfer: Transfer) -> None:
         """Count a complete transfer, and check that all its bytes were delivered."""
-        terms, size, requester = transfer.terms, transfer.bytes, transfer.terms.requester
+        terms, size, requester = (
+            transfer.terms,
+            transfer.bytes,
+            transfer.terms.requester,
+        )
         asked = size * (transfer.deliveries // transfer.count)
         law = f"bytes delivered of a transfer of endpoint {requester}"
-        demand(transfer.delivered_bytes == asked, law, transfer.delivered_bytes, asked)
+        demand(
+            transfer.delivered_bytes == asked, law, transfer.delivered_bytes, asked
+        )
         fetches = terms.kind in (Kind.READ_REQ, Kind.RED_REQ)
         if fetches or terms.kind == Kind.AGG_UP:
             self.taken[requester] += size
@@ -50,7 +64,9 @@ class Payload:
             self.sent[requester] += size
         for member in terms.members:
             self.sent[member] += size if fetches else 0
-            self.taken[member] += size if not fetches or terms.multicast_result else 0
+            self.taken[member] += (
+                size if not fetches or terms.multicast_result else 0
+            )
         if terms.kind in (Kind.WRITE, Kind.FETCH):
             self.taken[terms.targets[-1]] += size
         elif terms.kind == Kind.READ_REQ:

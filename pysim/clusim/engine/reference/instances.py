@@ -6,7 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from clusim.engine.abi import NONE, Beyond, Cause, ConnKind, Kind, Mode, Op, Policy, State
+from clusim.engine.abi import (
+    NONE,
+    Beyond,
+    Cause,
+    ConnKind,
+    Kind,
+    Mode,
+    Op,
+    Policy,
+    State,
+)
 from clusim.engine.image import OP_FLAGS
 from clusim.engine.reference.arbitration import start_transfer
 from clusim.engine.reference.connections import ConnectionState, Post
@@ -117,14 +127,18 @@ class _Carry:
             self.instance.end_fence(transfer)
 
 
-def first_group(machine: Machine, terms: Terms, group: int | None) -> tuple[int, ...]:
+def first_group(
+    machine: Machine, terms: Terms, group: int | None
+) -> tuple[int, ...]:
     """Return the first-hop group without the wires that are down now (section 5)."""
     model = machine.model
     if terms.path is not None:
         return machine.usable(terms.path[:1])
     if group is not None:
         return machine.usable(model.groups[group])
-    return machine.usable(model.route(model.endpoints[terms.requester].node, terms.targets[0]))
+    return machine.usable(
+        model.route(model.endpoints[terms.requester].node, terms.targets[0])
+    )
 
 
 class InstanceState:
@@ -191,7 +205,10 @@ class InstanceState:
 
     def _program(self) -> Iterator[None]:
         for step in slices(self.spec):
-            self.loop, self.prim = step.loop, self.spec.template.prim_lo + step.number
+            self.loop, self.prim = (
+                step.loop,
+                self.spec.template.prim_lo + step.number,
+            )
             yield from self._slice(step)
             self.sequence += 1
         self.state = State.DONE
@@ -205,7 +222,9 @@ class InstanceState:
         send = self._connection(prim.send) if flags & Op.SEND else None
         yield from self._gate(recv, send, slots)  # 1.
         self._slow_1024 = machine.slow_1024[self.spec.endpoint]  # 2.
-        writes = send is not None and send.spec.kind == ConnKind.WRITE and not prim.sync
+        writes = (
+            send is not None and send.spec.kind == ConnKind.WRITE and not prim.sync
+        )
         post = send.issue(slots, writes) if send else None
         yield from self._until(self._moves_at(step))
         yield from self._move(step, recv, send, post)  # 3.
@@ -258,7 +277,9 @@ class InstanceState:
         t1 = max(machine.now_ps, machine.thread_free_ps[self.spec.thread]) + work_ps
         after_ps = (cost.after_ps * self._slow_1024) >> 10
         empty = step.slots // self.spec.slots_per_slice - 1
-        machine.thread_free_ps[self.spec.thread] = t1 + after_ps + empty * (fixed_ps + after_ps)
+        machine.thread_free_ps[self.spec.thread] = (
+            t1 + after_ps + empty * (fixed_ps + after_ps)
+        )
         return t1
 
     def _work16(self, prim: PrimSpec) -> int:
@@ -279,13 +300,20 @@ class InstanceState:
         kinds = [] if step.prim.sync else self._transfers(step.prim, recv, send)
         for connection, kind in kinds:
             writes = kind == Kind.WRITE
-            yield from self._transfer(step, connection, kind, post if writes else None)
+            yield from self._transfer(
+                step, connection, kind, post if writes else None
+            )
         if not kinds:
             now_ps = self._machine.now_ps
-            yield from self._until(now_ps + ((step.bytes * self._cost16(step.prim)) >> 16))
+            yield from self._until(
+                now_ps + ((step.bytes * self._cost16(step.prim)) >> 16)
+            )
 
     def _transfers(
-        self, prim: PrimSpec, recv: ConnectionState | None, send: ConnectionState | None
+        self,
+        prim: PrimSpec,
+        recv: ConnectionState | None,
+        send: ConnectionState | None,
     ) -> list[tuple[ConnectionState, int]]:
         """Return the transfers of a primitive, in order: connection and kind of packets."""
         flags = _FLAGS[prim.opcode]
@@ -296,13 +324,17 @@ class InstanceState:
         if flags & Op.AGGREGATE:
             return [(self._connection(prim.send), Kind.AGG_UP)]
         result: list[tuple[ConnectionState, int]] = []
-        if recv is not None and (recv.spec.kind == ConnKind.READ or recv.spec.stage is not None):
+        if recv is not None and (
+            recv.spec.kind == ConnKind.READ or recv.spec.stage is not None
+        ):
             result.append((recv, Kind.READ_REQ))
         if send is not None and send.spec.kind == ConnKind.WRITE:
             result.append((send, Kind.WRITE))
         return result
 
-    def _terms(self, connection: ConnectionState, kind: int, prim: PrimSpec) -> Terms:
+    def _terms(
+        self, connection: ConnectionState, kind: int, prim: PrimSpec
+    ) -> Terms:
         spec = connection.spec
         terms = Terms(
             kind=kind,
@@ -323,7 +355,9 @@ class InstanceState:
             return replace(terms, kind=first, targets=targets, path=spec.path)
         if kind == Kind.READ_REQ:
             far = spec.src if spec.stage is None else spec.stage
-            return replace(terms, targets=(far,), path=spec.path, path_back=spec.path_back)
+            return replace(
+                terms, targets=(far,), path=spec.path, path_back=spec.path_back
+            )
         if kind == Kind.AGG_UP:
             assert spec.vertex is not None
             path = self._machine.model.vertices[spec.vertex].path_up
@@ -332,7 +366,11 @@ class InstanceState:
         return replace(terms, multicast_result=both)
 
     def _transfer(
-        self, step: InstanceStep, connection: ConnectionState, kind: int, post: Post | None
+        self,
+        step: InstanceStep,
+        connection: ConnectionState,
+        kind: int,
+        post: Post | None,
     ) -> Iterator[None]:
         """Inject a transfer from now on, and wait until the slice may continue."""
         machine, terms = self._machine, self._terms(connection, kind, step.prim)
@@ -358,7 +396,9 @@ class InstanceState:
         transfer.base = connection.count(transfer.count, staged_read)
         if kind == Kind.WRITE and terms.policy == Policy.PINNED:
             transfer.base = connection.queue_key()
-            transfer.queues = connection.spec.queue_keys if connection.spec.split else ()
+            transfer.queues = (
+                connection.spec.queue_keys if connection.spec.split else ()
+            )
         if terms.vertex is not None:
             if machine.vertices[terms.vertex].busy:
                 machine.refuse((Beyond.VERTEX, terms.vertex))

@@ -70,7 +70,11 @@ class Scheduler:
         self._sequence = 0
 
     def add(
-        self, time_ps: int, kind: Class, action: Callable[[], None], order: tuple[int, int] = (0, 0)
+        self,
+        time_ps: int,
+        kind: Class,
+        action: Callable[[], None],
+        order: tuple[int, int] = (0, 0),
     ) -> None:
         """Let `action` happen at `time_ps`; `order` ranks it inside its class."""
         self._sequence += 1
@@ -170,7 +174,9 @@ class MemoryState:
 class Judge(Protocol):
     """Policy of the queues of a wire."""
 
-    def judge(self, machine: Machine, packet: Packet, shared: tuple[int, int]) -> int:
+    def judge(
+        self, machine: Machine, packet: Packet, shared: tuple[int, int]
+    ) -> int:
         """Return the answer for a packet."""
         ...
 
@@ -336,7 +342,9 @@ class Machine:
             self.examine.add(wire.index)
 
         time_ps = self.now_ps + self.credit_ps(wire.index)
-        self.plan(time_ps, Class.PAUSE, act, (Beyond.WIRE, wire.index), (wire.index, 0))
+        self.plan(
+            time_ps, Class.PAUSE, act, (Beyond.WIRE, wire.index), (wire.index, 0)
+        )
 
     def release(self, buffer: Buffer, free_ps: int, granted: bool = False) -> None:
         """Release an input buffer for one holder at `free_ps`; the last returns the credit.
@@ -350,9 +358,13 @@ class Machine:
         who = (Beyond.WIRE, buffer.wire)
         if self.wires[buffer.wire].pause is None:
             time_ps = buffer.free_ps + self.credit_ps(buffer.wire)
-            self.plan(time_ps, Class.CREDIT, lambda: self._return_credit(buffer), who)
+            self.plan(
+                time_ps, Class.CREDIT, lambda: self._return_credit(buffer), who
+            )
         else:
-            time_ps = max(buffer.free_ps, self.now_ps + 1) if granted else buffer.free_ps
+            time_ps = (
+                max(buffer.free_ps, self.now_ps + 1) if granted else buffer.free_ps
+            )
             order = (buffer.wire, 0)
             self.plan(time_ps, Class.FREE, lambda: self._free(buffer), who, order)
 
@@ -384,12 +396,18 @@ def check_balance(machine: Machine) -> None:
     packets = _packets_left(machine)
     if not may_wait(machine):
         if packets:
-            raise InternalError(f"conservation: {len(packets)} packets left; expected 0")
+            raise InternalError(
+                f"conservation: {len(packets)} packets left; expected 0"
+            )
         machine.payload.check_order()
         if any(unit.in_use_bytes or unit.operations for unit in machine.units):
-            raise InternalError("conservation: a reduction unit is in use; all should be idle")
+            raise InternalError(
+                "conservation: a reduction unit is in use; all should be idle"
+            )
         if any(vertex.open for vertex in machine.vertices):
-            raise InternalError("conservation: an aggregation is open; all should be finished")
+            raise InternalError(
+                "conservation: an aggregation is open; all should be finished"
+            )
     _check_buffers(machine, packets)
 
 
@@ -407,9 +425,16 @@ def _is_stuck(wire: Wire, machine: Machine) -> bool:
 
 
 def _packets_left(machine: Machine) -> list[Packet]:
-    left = [packet for wire in machine.wires for queue in wire.queues.values() for packet in queue]
+    left = [
+        packet
+        for wire in machine.wires
+        for queue in wire.queues.values()
+        for packet in queue
+    ]
     left += [packet for unit in machine.units for packet in unit.waiting]
-    return left + [packet for vertex in machine.vertices for packet in vertex.waiting]
+    return left + [
+        packet for vertex in machine.vertices for packet in vertex.waiting
+    ]
 
 
 def _check_buffers(machine: Machine, packets: list[Packet]) -> None:
@@ -438,5 +463,7 @@ def _check_buffer(wire: Wire, vc: int, packets_bytes: int) -> None:
         raise InternalError(
             f"{where}: {pause.held[vc]} bytes held; the packets left have {packets_bytes}"
         )
-    if pause.asked[vc] != pause.stopped[vc] or (pause.asked[vc] and not packets_bytes):
+    if pause.asked[vc] != pause.stopped[vc] or (
+        pause.asked[vc] and not packets_bytes
+    ):
         raise InternalError(f"{where}: still paused, without a cause")

@@ -60,7 +60,9 @@ def _bound(image: Image) -> Iterator[BoundSender]:
     names = image.controls.dtype.names or ()
     senders = image.senders or (None,) * len(image.controls)
     for row, bound in zip(image.controls.tolist(), senders, strict=True):
-        yield bound or BoundSender(Sender("dcqcn-policy"), tuple(zip(names, row, strict=True)))
+        yield bound or BoundSender(
+            Sender("dcqcn-policy"), tuple(zip(names, row, strict=True))
+        )
 
 
 def _specs(spec: type[Spec], table: Any, **made: Iterable[Any]) -> tuple[Spec, ...]:
@@ -110,7 +112,8 @@ class Model:
     def fastest(self, group: tuple[int, ...]) -> int:
         """Return the wire with the highest rate, then the lowest id, at the rates of the image."""
         rates = {
-            wire: Fraction(self.wires[wire].rate_num, self.wires[wire].rate_den) for wire in group
+            wire: Fraction(self.wires[wire].rate_num, self.wires[wire].rate_den)
+            for wire in group
         }
         return min(group, key=lambda wire: (-rates[wire], wire))
 
@@ -124,20 +127,31 @@ class Model:
         incoming: list[list[int]] = [[] for _ in nodes]
         outgoing: list[list[int]] = [[] for _ in nodes]
         in_local = []
-        for wire, (src, dst) in enumerate(zip(wires["src"], wires["dst"], strict=True)):
+        for wire, (src, dst) in enumerate(
+            zip(wires["src"], wires["dst"], strict=True)
+        ):
             in_local.append(len(incoming[dst]))
             incoming[dst].append(wire)
             outgoing[src].append(wire)
         formats = (self.formats[number] for number in wires["format"])
         rows = (None, *_specs(ClassSchedule, image.schedules))
         schedules = (rows[number] for number in wires["schedule"])
-        policies = (self._controls.get(number - 1) for number in wires["policy"].tolist())
-        extra = {"format": formats, "in_local": in_local, "schedule": schedules, "policy": policies}
+        policies = (
+            self._controls.get(number - 1) for number in wires["policy"].tolist()
+        )
+        extra = {
+            "format": formats,
+            "in_local": in_local,
+            "schedule": schedules,
+            "policy": policies,
+        }
         self.wires = _specs(WireSpec, wires, **extra)
         self.nodes = _specs(
             ImageNode,
             nodes,
-            store_and_forward=((nodes["flags"] & NodeFlag.STORE_FORWARD) > 0).tolist(),
+            store_and_forward=(
+                (nodes["flags"] & NodeFlag.STORE_FORWARD) > 0
+            ).tolist(),
             bridge=((nodes["flags"] & NodeFlag.BRIDGE) > 0).tolist(),
             incoming=map(tuple, incoming),
             outgoing=map(tuple, outgoing),
@@ -148,15 +162,24 @@ class Model:
         self.vertices = _specs(
             VertexSpec,
             vertices,
-            path_up=(self._paths.get(path, ()) for path in vertices["path_up"].tolist()),
-            path_down=(self._paths.get(path, ()) for path in vertices["path_down"].tolist()),
-            children=(tuple(range(low, high)) for low, high in _ends(vertices, "child")),
+            path_up=(
+                self._paths.get(path, ()) for path in vertices["path_up"].tolist()
+            ),
+            path_down=(
+                self._paths.get(path, ()) for path in vertices["path_down"].tolist()
+            ),
+            children=(
+                tuple(range(low, high)) for low, high in _ends(vertices, "child")
+            ),
         )
         detours = _ends(spreads, "detour")
         self._spreads = dict(enumerate(_specs(SpreadSpec, spreads, detours=detours)))
 
     def _read_connections(self, image: Image) -> None:
-        mgroups, conns = _split_rows(image.mgroup_off, image.mgroup_members), image.conns
+        mgroups, conns = (
+            _split_rows(image.mgroup_off, image.mgroup_members),
+            image.conns,
+        )
         self.conns = _specs(
             ConnSpec,
             conns,
@@ -167,7 +190,9 @@ class Model:
                 for group, kind in zip(conns["mgroup"], conns["kind"], strict=True)
             ),
             control=map(self._controls.get, conns["control"].tolist()),
-            queue_keys=(_numbers(image.queue_keys[a:b]) for a, b in _ends(conns, "queue")),
+            queue_keys=(
+                _numbers(image.queue_keys[a:b]) for a, b in _ends(conns, "queue")
+            ),
             spread=map(self._spreads.get, conns["spread"].tolist()),
         )
 
@@ -188,7 +213,10 @@ class Model:
 
     def _read_tasks(self, image: Image) -> None:
         sources = image.sources
-        successors = (_numbers(image.succ[low:high]) for low, high in _ends(image.tasks, "succ"))
+        successors = (
+            _numbers(image.succ[low:high])
+            for low, high in _ends(image.tasks, "succ")
+        )
         self.tasks = _specs(TaskSpec, image.tasks, successors=successors)
         self.sources = _specs(
             SourceSpec,
@@ -203,4 +231,6 @@ class Model:
 
 def _ends(table: Any, name: str) -> list[tuple[int, int]]:
     """Return the ranges of rows of another table that a table's rows have."""
-    return list(zip(table[f"{name}_lo"].tolist(), table[f"{name}_hi"].tolist(), strict=True))
+    return list(
+        zip(table[f"{name}_lo"].tolist(), table[f"{name}_hi"].tolist(), strict=True)
+    )

@@ -69,10 +69,15 @@ def takes(packet: Packet) -> bool:
     return number == pair.expected or (not pair.knows(number) and _has_room(packet))
 
 
-def ask(machine: Machine, pair: QueuePair, transfer: Transfer, missing: range) -> None:
+def ask(
+    machine: Machine, pair: QueuePair, transfer: Transfer, missing: range
+) -> None:
     """Request packets that are missing."""
     assert transfer.spread is not None
-    time_ps, who = machine.now_ps + transfer.spread.nak_ps, owner_of(machine, transfer)
+    time_ps, who = (
+        machine.now_ps + transfer.spread.nak_ps,
+        owner_of(machine, transfer),
+    )
 
     def arrive() -> None:
         repeat_lost(machine, pair, transfer, missing)
@@ -85,7 +90,10 @@ def refuse(machine: Machine, pair: QueuePair) -> None:
     transfer = pair.sent[pair.expected][0]
     assert transfer.spread is not None
     pair.refused, pair.lost, pair.refused_at = True, False, pair.expected
-    time_ps, who = machine.now_ps + transfer.spread.nak_ps, owner_of(machine, transfer)
+    time_ps, who = (
+        machine.now_ps + transfer.spread.nak_ps,
+        owner_of(machine, transfer),
+    )
 
     def arrive() -> None:
         pair.refused = False

@@ -11,7 +11,13 @@ from typing import Protocol
 
 from clusim.engine.abi import NONE, Kind, Policy
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.specs import FlowRate, SpreadSpec, UnitSpec, VertexSpec, ceil_div
+from clusim.engine.reference.specs import (
+    FlowRate,
+    SpreadSpec,
+    UnitSpec,
+    VertexSpec,
+    ceil_div,
+)
 from clusim.policies.sender import SwitchHop
 
 
@@ -27,9 +33,13 @@ class TransferOwner(Protocol):
         ...
 
 
-def steered(via_first: int | None, via_last: int | None, dst: int) -> tuple[int, ...]:
+def steered(
+    via_first: int | None, via_last: int | None, dst: int
+) -> tuple[int, ...]:
     """Return the targets of a packet, in order (section 5)."""
-    return tuple(target for target in (via_first, via_last, dst) if target is not None)
+    return tuple(
+        target for target in (via_first, via_last, dst) if target is not None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,9 @@ class Terms:
 
     kind: int  # of the packets injected: WRITE, FETCH, READ_REQ, MCAST, RED_REQ or AGG_UP
     requester: int  # endpoint
-    targets: tuple[int, ...]  # empty where a unit, a multicast group or a tree is addressed
+    targets: tuple[
+        int, ...
+    ]  # empty where a unit, a multicast group or a tree is addressed
     policy: int
     packet_bytes: int
     burst: int
@@ -239,7 +251,9 @@ class Transfer:
                 return self.rate.route_key(self.base, len(self.wires))
             return self.base // len(self.wires)
         count = (self.base + i) % 2**32
-        return count // len(self.wires) if self.terms.policy == Policy.STRIPE else count
+        return (
+            count // len(self.wires) if self.terms.policy == Policy.STRIPE else count
+        )
 
     def next_packet(self, wire: int) -> int | None:
         """Return the lowest ungranted packet that belongs to `wire`, or None."""
@@ -381,7 +395,9 @@ class Packet:
     def exact_packets(self, model: Model, wire: int) -> int:
         """Return the number of exact packets on `wire`, m."""
         form = model.wires[wire].format
-        return form.exact_packets(self.kind, self.p, self.transfer.terms.packet_bytes)
+        return form.exact_packets(
+            self.kind, self.p, self.transfer.terms.packet_bytes
+        )
 
     @property
     def adaptive(self) -> bool:
@@ -432,12 +448,17 @@ class UnitState:
 
     def reduce(self, now_ps: int, operand_bytes: int) -> int:
         """Add an operation on `operand_bytes` now; return the time of its result [ps]."""
-        self.clock16 = max(self.clock16, now_ps << 16) + operand_bytes * self.spec.cost16
+        self.clock16 = (
+            max(self.clock16, now_ps << 16) + operand_bytes * self.spec.cost16
+        )
         return ((self.clock16 + 65535) >> 16) + self.spec.latency_ps
 
     def fits(self, p: int) -> bool:
         """True if a request for `p` bytes can be admitted; one always can if the unit is idle."""
-        return self.in_use_bytes == 0 or self.in_use_bytes + p <= self.spec.capacity_bytes
+        return (
+            self.in_use_bytes == 0
+            or self.in_use_bytes + p <= self.spec.capacity_bytes
+        )
 
 
 _NUMBERS = 2**32

@@ -21,13 +21,17 @@ class WireQueue:
         self._policy, self._wire = spec.bound.policy, wire
         self._state: Any = object.__new__(self._policy.cls)
         for name, value in zip(self._policy.fields, spec.bound.record, strict=True):
-            setattr(self._state, name, list(value) if isinstance(value, tuple) else value)
+            setattr(
+                self._state, name, list(value) if isinstance(value, tuple) else value
+            )
         rate = (wire.spec.rate_num << 30) // wire.spec.rate_den
         self._state.rate = self._state.line_rate = rate
         self._state.key = hash32(seed, NONE - 1, wire.index)
         self._failed = False
 
-    def judge(self, machine: Machine, packet: Packet, shared: tuple[int, int]) -> int:
+    def judge(
+        self, machine: Machine, packet: Packet, shared: tuple[int, int]
+    ) -> int:
         """Return the answer for a packet that is to enter a queue, given shared memory (all, used)."""
         if self._failed:
             return ACCEPT
@@ -36,10 +40,17 @@ class WireQueue:
         if not shared[0]:
             room = wire.spec.queue_bytes
             free = max(0, room - wire.full_bytes) if room else _ENDLESS
-        arguments = packet.wire_bytes(machine.model, wire.index), wire.full_bytes, free, packet.vc
+        arguments = (
+            packet.wire_bytes(machine.model, wire.index),
+            wire.full_bytes,
+            free,
+            packet.vc,
+        )
         answer = RAISED
         try:
-            answer = self._policy.functions["enqueue"](state, machine.now_ps, *arguments)
+            answer = self._policy.functions["enqueue"](
+                state, machine.now_ps, *arguments
+            )
             state.path = answer
         except (ArithmeticError, ValueError, IndexError):
             state.rate = RAISED
@@ -49,7 +60,10 @@ class WireQueue:
         field = ("rate", state.rate) if state.rate != rate else ("path", answer)
         who = (Beyond.WIRE, wire.index)
         machine.fail(
-            who, policy_failed(self._policy, SenderCall.ENQUEUE, field, who, machine.now_ps)
+            who,
+            policy_failed(
+                self._policy, SenderCall.ENQUEUE, field, who, machine.now_ps
+            ),
         )
         return ACCEPT
 

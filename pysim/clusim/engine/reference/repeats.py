@@ -18,13 +18,17 @@ from clusim.engine.reference.units import enter, next_vc
 def owner_of(machine: Machine, transfer: Transfer) -> Who:
     """Return the connection or source of a transfer."""
     flow, conns = transfer.flow, len(machine.model.conns)
-    return (Beyond.CONNECTION, flow) if flow < conns else (Beyond.SOURCE, flow - conns)
+    return (
+        (Beyond.CONNECTION, flow) if flow < conns else (Beyond.SOURCE, flow - conns)
+    )
 
 
 def _sender_of(machine: Machine, transfer: Transfer) -> OrderCounters:
     """Return the counters of a transfer's sending NIC, or of its endpoint."""
     terms = transfer.terms
-    return machine.orders[terms.targets[0] if terms.kind == Kind.FETCH else terms.requester]
+    return machine.orders[
+        terms.targets[0] if terms.kind == Kind.FETCH else terms.requester
+    ]
 
 
 def repeat_all(machine: Machine, pair: QueuePair) -> None:
@@ -84,7 +88,9 @@ def repeat_lost(
     send_next(machine, line)
 
 
-def _numbers_lost(pair: QueuePair, transfer: Transfer, missing: range | None) -> list[int]:
+def _numbers_lost(
+    pair: QueuePair, transfer: Transfer, missing: range | None
+) -> list[int]:
     spread = transfer.spread
     assert spread is not None
     return pair.list_lost(
@@ -111,7 +117,10 @@ def send_next(machine: Machine, line: Line) -> None:
 
 
 def _plan_resend(machine: Machine, transfer: Transfer, time_ps: int) -> None:
-    action, who = partial(_resend, machine, transfer.line), owner_of(machine, transfer)
+    action, who = (
+        partial(_resend, machine, transfer.line),
+        owner_of(machine, transfer),
+    )
     machine.plan(time_ps, Class.RESEND, action, who, (transfer.flow, 0))
 
 
@@ -155,7 +164,9 @@ def watch(machine: Machine, packet: Packet) -> None:
         _plan_timeout(machine, pair, transfer, machine.now_ps + spread.timeout_ps)
 
 
-def _plan_timeout(machine: Machine, pair: QueuePair, transfer: Transfer, time_ps: int) -> None:
+def _plan_timeout(
+    machine: Machine, pair: QueuePair, transfer: Transfer, time_ps: int
+) -> None:
     pair.timing = True
     action = partial(_timeout, machine, pair, transfer)
     who, order = owner_of(machine, transfer), (transfer.flow, 0)

@@ -23,7 +23,9 @@ class Samples:
         Future times [ps].
     """
 
-    def __init__(self, machine: Machine, times_ps: Sequence[int], flows: Sequence[int]) -> None:
+    def __init__(
+        self, machine: Machine, times_ps: Sequence[int], flows: Sequence[int]
+    ) -> None:
         self._machine, self.times_ps = machine, list(times_ps)
         connections = len(machine.model.conns)
         self._controls = []
@@ -45,7 +47,9 @@ class Samples:
             wires = []
             for wire in self._machine.wires:
                 counters = wire.read(time_ps)
-                wires.append(tuple(counters[name] for name in WIRE_SAMPLE.names or ()))
+                wires.append(
+                    tuple(counters[name] for name in WIRE_SAMPLE.names or ())
+                )
             memory = [memory.bytes_256 for memory in self._machine.memories]
             self._rows.append((wires, memory, self.flows()))
 

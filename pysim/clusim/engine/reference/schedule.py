@@ -38,7 +38,9 @@ class Kernels:
         SMs held by instances; writers need not notify, as `settle` compares.
     """
 
-    def __init__(self, machine: Machine, endpoint: int, ended: Callable[[int], None]) -> None:
+    def __init__(
+        self, machine: Machine, endpoint: int, ended: Callable[[int], None]
+    ) -> None:
         self.busy = 0
         self._machine, self._endpoint, self._ended = machine, endpoint, ended
         self._spec = machine.model.endpoints[endpoint]
@@ -60,7 +62,9 @@ class Kernels:
 
     def settle(self) -> None:
         """Set the speeds again if any of their inputs changed (phase A, step 6)."""
-        changed = self._set_changed or self._epoch_due or self.busy != self._busy_before
+        changed = (
+            self._set_changed or self._epoch_due or self.busy != self._busy_before
+        )
         if not changed:
             return
         self._busy_before = self.busy
@@ -99,9 +103,14 @@ class Kernels:
 
     def _left(self) -> int:
         """Bytes of an epoch left to communication."""
-        n, cap, quantum_ps = len(self._running), self._capacity, self._spec.mem_quantum_ps
+        n, cap, quantum_ps = (
+            len(self._running),
+            self._capacity,
+            self._spec.mem_quantum_ps,
+        )
         want = sum(
-            k.spec.mem_bytes * quantum_ps // max(1, k.spec.compute_ps) for k in self._running
+            k.spec.mem_bytes * quantum_ps // max(1, k.spec.compute_ps)
+            for k in self._running
         )
         return max(cap - want, cap // (n + 1), 1)
 
@@ -138,9 +147,14 @@ class Kernels:
         free = max(1, self._spec.sms - self.busy)
         share = min(spec.sms, max(1, free // n))
         slow_1024 = self._machine.slow_1024[self._endpoint]
-        speed = (2**64 * share * 1024) // (spec.sms * max(1, spec.compute_ps) * slow_1024)
+        speed = (2**64 * share * 1024) // (
+            spec.sms * max(1, spec.compute_ps) * slow_1024
+        )
         if spec.mem_bytes:
-            speed = min(speed, (2**64 * (self._available // n)) // (spec.mem_bytes * quantum_ps))
+            speed = min(
+                speed,
+                (2**64 * (self._available // n)) // (spec.mem_bytes * quantum_ps),
+            )
         return min(max(1, speed), 2**62)
 
 
@@ -168,14 +182,21 @@ class ScheduleState(InstanceHost):
         self._keep_records = keep_records
         self._missing = [task.num_deps for task in model.tasks]
         self._instances_left = [task.inst_hi - task.inst_lo for task in model.tasks]
-        self.connections = [ConnectionState(i, spec, machine) for i, spec in enumerate(model.conns)]
-        self.instances = [
-            InstanceState(i, spec, machine, self) for i, spec in enumerate(model.instances)
+        self.connections = [
+            ConnectionState(i, spec, machine) for i, spec in enumerate(model.conns)
         ]
-        self.kernels = [Kernels(machine, i, self._task_done) for i in range(len(model.endpoints))]
+        self.instances = [
+            InstanceState(i, spec, machine, self)
+            for i, spec in enumerate(model.instances)
+        ]
+        self.kernels = [
+            Kernels(machine, i, self._task_done) for i in range(len(model.endpoints))
+        ]
         self._free_slots = [set(range(spec.cta_slots)) for spec in model.endpoints]
         self._waiting: list[list[tuple[int, int]]] = [[] for _ in model.endpoints]
-        machine.waves.tasks = {i for i, missing in enumerate(self._missing) if missing == 0}
+        machine.waves.tasks = {
+            i for i, missing in enumerate(self._missing) if missing == 0
+        }
 
     def take_slot(self, endpoint: int) -> int:
         """Allocate and return the lowest free CTA slot of an endpoint."""
@@ -193,7 +214,9 @@ class ScheduleState(InstanceHost):
             self.machine.waves.later(lambda: self._task_done(task))
         elif spec.kind == TaskKind.DELAY:
             who = (Beyond.TASK, task)
-            self.machine.at(now_ps + spec.delay_ps, lambda: self._task_done(task), who)
+            self.machine.at(
+                now_ps + spec.delay_ps, lambda: self._task_done(task), who
+            )
         elif spec.kind == TaskKind.MARKER or spec.inst_lo == spec.inst_hi:
             self._task_done(task)
         else:
@@ -214,7 +237,9 @@ class ScheduleState(InstanceHost):
 
     def _begin_waiting(self, instance: InstanceState) -> None:
         instance.state = State.WAIT_CTA_SLOT
-        self._waiting[instance.spec.endpoint].append((self.machine.now_ps, instance.index))
+        self._waiting[instance.spec.endpoint].append(
+            (self.machine.now_ps, instance.index)
+        )
         self.machine.waves.slots_changed = True
 
     def start_instances(self) -> None:
@@ -239,7 +264,14 @@ class ScheduleState(InstanceHost):
         self._add_to_fingerprint(mix(mix(mix(1, now_ps), instance), sequence))
         if self._keep_records:
             done = self.instances[instance]
-            row = (now_ps, done.gate_ps, instance, sequence, done.wire, int(done.cause))
+            row = (
+                now_ps,
+                done.gate_ps,
+                instance,
+                sequence,
+                done.wire,
+                int(done.cause),
+            )
             self.records.append(row)
 
     def free_slot(self, instance: InstanceState) -> None:

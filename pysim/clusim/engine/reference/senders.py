@@ -37,16 +37,22 @@ class SenderRate:
         Round trip of the last notice [ps]; 0 before the first.
     """
 
-    def __init__(self, spec: ControlSpec, who: tuple[Beyond, int], machine: Machine) -> None:
+    def __init__(
+        self, spec: ControlSpec, who: tuple[Beyond, int], machine: Machine
+    ) -> None:
         self._spec, self.who = spec, who
         self._policy, self._machine = spec.bound.policy, machine
         machine.controls[who] = self
         self._flow: Any = object.__new__(self._policy.cls)
         for name, value in zip(self._policy.fields, spec.bound.record, strict=True):
-            setattr(self._flow, name, list(value) if isinstance(value, tuple) else value)
+            setattr(
+                self._flow, name, list(value) if isinstance(value, tuple) else value
+            )
         self._flow.key = self._key()
         self._more = (
-            self._policy.arguments("acked")[3:] if "acked" in self._policy.functions else ()
+            self._policy.arguments("acked")[3:]
+            if "acked" in self._policy.functions
+            else ()
         )
         self._acknowledged = "acked" in self._policy.functions
         self.injecting: Transfer | None = None
@@ -68,7 +74,11 @@ class SenderRate:
     def route_key(self, key: int, wires: int) -> int:
         """Return the route key of the next packet of a pinned transfer, of its queue pair's key."""
         path = self._flow.path
-        return hash32(self._machine.model.seed, key, path) // (2 * wires) if path else key // wires
+        return (
+            hash32(self._machine.model.seed, key, path) // (2 * wires)
+            if path
+            else key // wires
+        )
 
     def _set_next(self) -> None:
         self.next_ps = NEVER if self.in_flight >= self._flow.window else self.pace_ps
@@ -100,7 +110,9 @@ class SenderRate:
             self.in_flight += 0 if place in self._sent else packet.p
             self._sent[place] = now_ps, self._flow.path
         self._call(SenderCall.SENT, packet.p)
-        self.pace_ps = max(self.pace_ps, now_ps) + ceil_div(packet.p << 30, self._flow.rate)
+        self.pace_ps = max(self.pace_ps, now_ps) + ceil_div(
+            packet.p << 30, self._flow.rate
+        )
         self._machine.in_range(self.pace_ps, self.who)
         self._set_next()
 
@@ -109,7 +121,9 @@ class SenderRate:
         now_ps = self._machine.now_ps
         self.marked_bytes += packet.p * packet.marked
         last_ps, interval_ps = self._last_ps, self._spec.cnp_interval_ps
-        notifies = packet.marked and (last_ps is None or now_ps - last_ps >= interval_ps)
+        notifies = packet.marked and (
+            last_ps is None or now_ps - last_ps >= interval_ps
+        )
         if notifies:
             self._last_ps = now_ps
         sent = None
@@ -124,20 +138,31 @@ class SenderRate:
 
     def lose(self, packets: list[tuple[Transfer, int]]) -> None:
         """Notify the policy of lost packets in flight."""
-        found = [one for one in packets if self._sent.pop((id(one[0]), one[1]), None) is not None]
+        found = [
+            one
+            for one in packets
+            if self._sent.pop((id(one[0]), one[1]), None) is not None
+        ]
         lost_bytes = sum(transfer.packet_size(i) for transfer, i in found)
         if lost_bytes:
             self.in_flight -= lost_bytes
             self._call(SenderCall.LOST, lost_bytes)
             self._update()
 
-    def _take_notice(self, packet: Packet, trip: tuple[int, int] | None, notifies: bool) -> None:
+    def _take_notice(
+        self, packet: Packet, trip: tuple[int, int] | None, notifies: bool
+    ) -> None:
         if trip is not None:
             self.in_flight -= packet.p
             self.rtt_ps, path = trip
-            more: dict[str, int | list[SwitchHop]] = {"path": path, "hops": packet.hops}
+            more: dict[str, int | list[SwitchHop]] = {
+                "path": path,
+                "hops": packet.hops,
+            }
             further = [more[name] for name in self._more]
-            self._call(SenderCall.ACKED, packet.p, self.rtt_ps, int(packet.marked), *further)
+            self._call(
+                SenderCall.ACKED, packet.p, self.rtt_ps, int(packet.marked), *further
+            )
         if notifies:
             self._call(SenderCall.NOTIFIED)
         self._update()
@@ -167,7 +192,9 @@ class SenderRate:
         word, value = self._illegal(now_ps, due_ps)
         if word is not None:
             self._failed = True
-            error = policy_failed(self._policy, call, (word, value), self.who, now_ps)
+            error = policy_failed(
+                self._policy, call, (word, value), self.who, now_ps
+            )
             self._machine.fail(self.who, error)
             flow.rate, flow.window, flow.timer_ps, flow.path = 1, 1, 0, 0
         self._set_alarm()
@@ -184,7 +211,10 @@ class SenderRate:
             return WORDS[Word.RATE], flow.rate
         if flow.window < 1:
             return WORDS[Word.WINDOW], flow.window
-        if flow.timer_ps not in (0, due_ps) and not now_ps < flow.timer_ps < TIME_END_PS:
+        if (
+            flow.timer_ps not in (0, due_ps)
+            and not now_ps < flow.timer_ps < TIME_END_PS
+        ):
             return WORDS[Word.TIMER_PS], flow.timer_ps
         if not 0 <= flow.path < 2**32:
             return WORDS[Word.PATH], flow.path
@@ -192,10 +222,14 @@ class SenderRate:
 
     def _set_alarm(self) -> None:
         timer_ps = self._flow.timer_ps
-        if timer_ps == 0 or (self._alarm_ps is not None and timer_ps >= self._alarm_ps):
+        if timer_ps == 0 or (
+            self._alarm_ps is not None and timer_ps >= self._alarm_ps
+        ):
             return
         self._alarm_ps = timer_ps
-        self._machine.plan(timer_ps, Class.ALARM, partial(self._alarm_due, timer_ps), self.who)
+        self._machine.plan(
+            timer_ps, Class.ALARM, partial(self._alarm_due, timer_ps), self.who
+        )
 
     def _alarm_due(self, time_ps: int) -> None:
         """Call the timer, if it is due; it is dropped while the flow is idle."""

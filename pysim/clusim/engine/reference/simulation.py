@@ -64,7 +64,11 @@ class SourceState:
     """A source in progress; it holds its CTA slot from time 0 on."""
 
     def __init__(
-        self, index: int, spec: SourceSpec, schedule: ScheduleState, done_ps: list[int]
+        self,
+        index: int,
+        spec: SourceSpec,
+        schedule: ScheduleState,
+        done_ps: list[int],
     ) -> None:
         self._spec, self._schedule, self._done_ps = spec, schedule, done_ps
         self._machine = schedule.machine
@@ -72,9 +76,15 @@ class SourceState:
         self._message = spec.msg_lo
         self._who = (Beyond.SOURCE, index)
         control, who = spec.control, self._who
-        self._rate = None if control is None else SenderRate(control, who, self._machine)
-        self._granted_ps: int | None = 0  # greatest end of the message before, once known
-        self._complete_ps: int | None = 0  # completion of the message before, once known
+        self._rate = (
+            None if control is None else SenderRate(control, who, self._machine)
+        )
+        self._granted_ps: int | None = (
+            0  # greatest end of the message before, once known
+        )
+        self._complete_ps: int | None = (
+            0  # completion of the message before, once known
+        )
         self._plan()
 
     def _plan(self) -> None:
@@ -84,7 +94,10 @@ class SourceState:
             known = known and self._complete_ps is not None
         if not known or self._message == self._spec.msg_hi:
             return
-        times_ps = [self._machine.model.messages[self._message].start_ps, self._granted_ps or 0]
+        times_ps = [
+            self._machine.model.messages[self._message].start_ps,
+            self._granted_ps or 0,
+        ]
         if self._spec.serial:
             times_ps.append(self._complete_ps or 0)
         self._granted_ps = self._complete_ps = None
@@ -159,7 +172,9 @@ def _refuse(table: str, row: int, problem: str) -> None:
 
 def check_sizes(model: Model) -> None:
     """Raise `ScheduleError` for an image with too many packets, bytes or slices."""
-    data = [(i, conn) for i, conn in enumerate(model.conns) if conn.kind != _FLAG_CONN]
+    data = [
+        (i, conn) for i, conn in enumerate(model.conns) if conn.kind != _FLAG_CONN
+    ]
     for i, conn in data:
         _check_burst(model, "conns", i, conn)
     for i, source in enumerate(model.sources):
@@ -175,7 +190,9 @@ def check_sizes(model: Model) -> None:
         _check_instance(model, i, instance)
 
 
-def _check_burst(model: Model, table: str, row: int, flow: ConnSpec | SourceSpec) -> None:
+def _check_burst(
+    model: Model, table: str, row: int, flow: ConnSpec | SourceSpec
+) -> None:
     full, packet_bytes = flow.packet_bytes * flow.burst, flow.packet_bytes
     for form in model.formats:
         for kind in range(len(form.header_bytes)):
@@ -186,7 +203,10 @@ def _check_burst(model: Model, table: str, row: int, flow: ConnSpec | SourceSpec
 
 def _check_rates(model: Model) -> None:
     """Refuse rates at which the smallest packet of a wire's format lasts less than 1 ps."""
-    rates = [("wires", i, wire, wire.rate_num, wire.rate_den) for i, wire in enumerate(model.wires)]
+    rates = [
+        ("wires", i, wire, wire.rate_num, wire.rate_den)
+        for i, wire in enumerate(model.wires)
+    ]
     rates += [
         ("faults", i, model.wires[fault.index], fault.num, fault.den)
         for i, fault in enumerate(model.faults)
@@ -235,7 +255,10 @@ def _check_instance(model: Model, row: int, spec: InstanceSpec) -> None:
 
 
 def check_laws(
-    machine: Machine, schedule: ScheduleState, final: list[dict[str, int]], end_ps: int
+    machine: Machine,
+    schedule: ScheduleState,
+    final: list[dict[str, int]],
+    end_ps: int,
 ) -> None:
     """Raise `InternalError` if a run of `end_ps` broke a law; `final` are its counters."""
     _check_wires(machine, final, end_ps)
@@ -254,13 +277,20 @@ def _check_wires(machine: Machine, final: list[dict[str, int]], end_ps: int) -> 
         used_ps = row["busy_ps"] + row["stall_credit_ps"]
         demand(used_ps <= end_ps, f"{law} and its waiting", used_ps, end_ps)
         contended_ps = row["stall_arbitration_ps"]
-        demand(contended_ps <= row["busy_ps"], f"contended {law}", contended_ps, row["busy_ps"])
+        demand(
+            contended_ps <= row["busy_ps"],
+            f"contended {law}",
+            contended_ps,
+            row["busy_ps"],
+        )
 
 
 def _check_servers(machine: Machine) -> None:
     """Check that no memory exceeds its rate; each access may gain up to 2^-16 ps by rounding."""
     grants = sum(wire.counters.grants for wire in machine.wires)
-    for i, (memory, spec) in enumerate(zip(machine.memories, machine.model.endpoints, strict=True)):
+    for i, (memory, spec) in enumerate(
+        zip(machine.memories, machine.model.endpoints, strict=True)
+    ):
         due16 = (memory.bytes_256 * spec.mem_cost16) >> 8
         law = f"time for the memory traffic of endpoint {i}"
         demand(due16 <= memory.clock16 + 2 * grants, law, memory.clock16, due16)
@@ -271,7 +301,12 @@ def _check_tasks(schedule: ScheduleState) -> None:
         start_ps, end_ps = schedule.starts_ps[i], schedule.ends_ps[i]
         least_ps = spec.delay_ps if spec.kind == TaskKind.DELAY else 0
         took_ps = end_ps - start_ps
-        demand(start_ps >= 0 and took_ps >= least_ps, f"duration of task {i}", took_ps, least_ps)
+        demand(
+            start_ps >= 0 and took_ps >= least_ps,
+            f"duration of task {i}",
+            took_ps,
+            least_ps,
+        )
         for after in spec.successors:
             after_ps = schedule.starts_ps[after]
             demand(after_ps >= end_ps, f"start of task {after}", after_ps, end_ps)
@@ -286,7 +321,10 @@ def _check_payload(machine: Machine) -> None:
             endpoint = machine.model.nodes[node].endpoint
             if endpoint is not None:
                 carried[endpoint] += wire.counters.payload
-    for name, carried, moved in (("sent", sent, payload.sent), ("received", taken, payload.taken)):
+    for name, carried, moved in (
+        ("sent", sent, payload.sent),
+        ("received", taken, payload.taken),
+    ):
         for i, (result, asked) in enumerate(zip(carried, moved, strict=True)):
             holds = result >= asked if payload.relayed else result == asked
             demand(holds, f"payload {name} by endpoint {i}", result, asked)
@@ -302,7 +340,12 @@ _FINGERPRINTED = (
     "queued_max",
     "replays",
 )
-_FINGERPRINTED_TOO = ("pauses", "marks", "held_max", "overflows")  # of wires that pause or mark
+_FINGERPRINTED_TOO = (
+    "pauses",
+    "marks",
+    "held_max",
+    "overflows",
+)  # of wires that pause or mark
 
 
 class ReferenceSimulation:
@@ -370,7 +413,9 @@ class ReferenceSimulation:
                 self._finish()
         return Stop.DONE
 
-    def sample(self, first_ps: int, width_ps: int, count: int, flows: NDArray[Any]) -> None:
+    def sample(
+        self, first_ps: int, width_ps: int, count: int, flows: NDArray[Any]
+    ) -> None:
         """Schedule samples at `count` times [ps] during the next runs; discards earlier samples."""
         times_ps = range(first_ps, first_ps + count * width_ps, width_ps)
         self._samples = Samples(self._machine, times_ps, flows.tolist())
@@ -429,7 +474,9 @@ class ReferenceSimulation:
     def task_times(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return start and end of every task [ps], -1 where not yet."""
         schedule = self._schedule
-        return np.array(schedule.starts_ps, np.int64), np.array(schedule.ends_ps, np.int64)
+        return np.array(schedule.starts_ps, np.int64), np.array(
+            schedule.ends_ps, np.int64
+        )
 
     def message_times(self) -> NDArray[Any]:
         """Return the completion of every message [ps], -1 where not yet."""
@@ -459,7 +506,8 @@ class ReferenceSimulation:
         names = ORDER_COUNTERS.names or ()
         found = self._final_orders or self._machine.orders
         return np.array(
-            [tuple(getattr(row, name) for name in names) for row in found], ORDER_COUNTERS
+            [tuple(getattr(row, name) for name in names) for row in found],
+            ORDER_COUNTERS,
         )
 
     def mem_bytes_256(self) -> NDArray[Any]:
@@ -476,7 +524,10 @@ class ReferenceSimulation:
         for spec, row in zip(self._machine.model.wires, rows, strict=True):
             more: tuple[str, ...] = (
                 _FINGERPRINTED_TOO
-                if spec.xoff_bytes or spec.ecn_max_bytes or spec.queue_bytes or spec.policy
+                if spec.xoff_bytes
+                or spec.ecn_max_bytes
+                or spec.queue_bytes
+                or spec.policy
                 else ()
             )
             more += ("drops", "dropped_bytes") if spec.queue_bytes else ()

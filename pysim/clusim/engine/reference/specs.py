@@ -70,7 +70,10 @@ class ImageFormat:
 
     def wire_bytes(self, kind: int, p: int, packet_bytes: int) -> int:
         """Return the bytes on the wire of a packet for `p` payload bytes (section 3)."""
-        header, most = self.header_bytes[kind], self.largest_payload(kind, packet_bytes)
+        header, most = (
+            self.header_bytes[kind],
+            self.largest_payload(kind, packet_bytes),
+        )
         m = self.exact_packets(kind, p, packet_bytes)
         if kind not in PAYLOAD_KINDS:
             return m * round_up(header, self.flit_bytes)
@@ -86,7 +89,9 @@ class ImageFormat:
     def least_occupancy(self) -> int:
         """Least wire time of a packet, of all kinds and payloads [bytes]."""
         kinds = range(len(self.header_bytes))
-        return min(self.occupancy(kind, self.wire_bytes(kind, 1, 1)) for kind in kinds)
+        return min(
+            self.occupancy(kind, self.wire_bytes(kind, 1, 1)) for kind in kinds
+        )
 
     def header_on_wire(self, kind: int) -> int:
         """Return the header rounded up to flits, `up(header_bytes[kind])` (section 4, 6.)."""

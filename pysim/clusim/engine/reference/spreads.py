@@ -13,7 +13,9 @@ def load_bytes(machine: Machine, transfer: Transfer, wire: int) -> int:
     """Return the load of a wire, as the packets of a transfer estimate it [bytes]."""
     state = machine.wires[wire]
     total = state.counters.queued_bytes
-    by_credit = transfer.spread is not None and transfer.spread.estimate == Load.CREDIT
+    by_credit = (
+        transfer.spread is not None and transfer.spread.estimate == Load.CREDIT
+    )
     if by_credit and state.pause is None:
         total += sum(state.spec.buffer_bytes - credit for credit in state.credit)
     return total
@@ -30,11 +32,15 @@ def least_loaded(
         wire: wire if transfer.spread is None else (number - start) % len(wires)
         for number, wire in enumerate(wires)
     }
-    found = min((load_bytes(machine, transfer, wire), ranks[wire], wire) for wire in wires)
+    found = min(
+        (load_bytes(machine, transfer, wire), ranks[wire], wire) for wire in wires
+    )
     return found[0], found[2]
 
 
-def choose(machine: Machine, packet: Packet, target: int, wires: tuple[int, ...], node: int) -> int:
+def choose(
+    machine: Machine, packet: Packet, target: int, wires: tuple[int, ...], node: int
+) -> int:
     """Return the wire of a packet that chooses by load among at least two usable wires."""
     transfer = packet.transfer
     gap_ps = 0 if transfer.spread is None else transfer.spread.gap_ps
@@ -47,7 +53,9 @@ def choose(machine: Machine, packet: Packet, target: int, wires: tuple[int, ...]
     return wire
 
 
-def _hops(model: Model, node: int, target: int, before: bool = False) -> tuple[int, int] | None:
+def _hops(
+    model: Model, node: int, target: int, before: bool = False
+) -> tuple[int, int] | None:
     """Return the hops along first wires from a node to a target, and their end; None without a way.
 
     With `before` the way ends at the last node before the target.
@@ -75,15 +83,29 @@ def minimal_wire(machine: Machine, packet: Packet, node: int) -> int | None:
     found = []
     for wire in (state for state in machine.wires if state.spec.src == node):
         onward = _hops(model, wire.spec.dst, target)
-        if wire.spec.dim == 0 or wire.down or wire.pause is not None or onward is None:
+        if (
+            wire.spec.dim == 0
+            or wire.down
+            or wire.pause is not None
+            or onward is None
+        ):
             continue
-        if model.nodes[wire.spec.dst].endpoint is not None or onward[0] + 1 != hops[0]:
+        if (
+            model.nodes[wire.spec.dst].endpoint is not None
+            or onward[0] + 1 != hops[0]
+        ):
             continue
         promised = machine.promised.get((wire.index, spread.minimal_vc), 0)
         size = packet.wire_bytes(model, wire.index)
         if wire.credit[spread.minimal_vc] - promised >= size:
             chance = hash32(model.seed, wire.index, packet.key)
-            found.append((load_bytes(machine, packet.transfer, wire.index), chance, wire.index))
+            found.append(
+                (
+                    load_bytes(machine, packet.transfer, wire.index),
+                    chance,
+                    wire.index,
+                )
+            )
     return min(found)[2] if found else None
 
 
@@ -93,13 +115,18 @@ def _begin(machine: Machine, packet: Packet, node: int) -> None:
     assert spread is not None
     low, high = spread.detours
     over = low + hash32(model.seed, node, packet.key) % (high - low)
-    there, direct = _hops(model, node, over, before=True), _hops(model, node, packet.targets[0])
+    there, direct = (
+        _hops(model, node, over, before=True),
+        _hops(model, node, packet.targets[0]),
+    )
     if there is None or there[0] == 0 or direct is None:
         return
     back = _hops(model, there[1], packet.targets[0])
     assert back is not None
     loads = [
-        least_loaded(machine, packet, machine.usable(model.route(node, target)), node)[0]
+        least_loaded(
+            machine, packet, machine.usable(model.route(node, target)), node
+        )[0]
         for target in (packet.targets[0], over)
     ]
     if loads[0] * direct[0] > loads[1] * (there[0] + back[0]) + spread.bias_bytes:
@@ -114,14 +141,20 @@ def _end(model: Model, packet: Packet, node: int) -> None:
     if following != model.targets[over].node and node != model.targets[rest[0]].node:
         return
     packet.targets, packet.away = tuple(rest), False
-    packet.first_vc = min(packet.first_vc + packet.transfer.spread.detour_vcs, model.nvc - 1)
+    packet.first_vc = min(
+        packet.first_vc + packet.transfer.spread.detour_vcs, model.nvc - 1
+    )
     packet.vc = packet.first_vc
 
 
 def turn(machine: Machine, packet: Packet, node: int) -> None:
     """Let a packet that arrived at `node` end a detour, or decide on one once."""
     spread, terms = packet.transfer.spread, packet.transfer.terms
-    if spread is None or not packet.adaptive or spread.detours[0] == spread.detours[1]:
+    if (
+        spread is None
+        or not packet.adaptive
+        or spread.detours[0] == spread.detours[1]
+    ):
         return
     if packet.away:
         _end(machine.model, packet, node)

@@ -52,7 +52,9 @@ def route_choice(
     if len(group) == 1:
         return group[0], packet.key
     if packet.adaptive:
-        return choose(machine, packet, target, group, arrived_over.spec.dst), packet.key
+        return choose(
+            machine, packet, target, group, arrived_over.spec.dst
+        ), packet.key
     number = (packet.key + arrived_over.spec.ordinal) % len(group)
     return group[number], packet.key // len(group)
 
@@ -87,7 +89,9 @@ def _overflows(machine: Machine, wire: Wire, packet: Packet) -> bool:
     size_bytes = packet.wire_bytes(machine.model, wire.index)
     shared = _memory_of(machine, wire.spec.src)
     if packet.kind == Kind.TRIMMED:
-        return wire.spec.queue_bytes > 0 and wire.overflows_header(size_bytes, shared)
+        return wire.spec.queue_bytes > 0 and wire.overflows_header(
+            size_bytes, shared
+        )
     may_drop = packet.has_retransmission and wire.spec.queue_bytes > 0
     queue, packet.whole = machine.queues.get(wire.index), False
     if queue is None:
@@ -98,7 +102,11 @@ def _overflows(machine: Machine, wire: Wire, packet: Packet) -> bool:
         return True
     else:
         answer = queue.judge(machine, packet, shared)
-        marked, drops, packet.whole = answer == MARK, answer in (TRIM, DROP), answer == DROP
+        marked, drops, packet.whole = (
+            answer == MARK,
+            answer in (TRIM, DROP),
+            answer == DROP,
+        )
     if may_drop and drops:
         return True
     wire.counters.marks += marked
@@ -134,7 +142,9 @@ def _memory_of(machine: Machine, node: int) -> tuple[int, int]:
     """Return the shared memory of a node's queues, and the bytes in it."""
     spec = machine.model.nodes[node]
     queues = [machine.wires[wire] for wire in spec.outgoing]
-    used = sum(wire.counters.queued_bytes for wire in queues if wire.spec.queue_bytes)
+    used = sum(
+        wire.counters.queued_bytes for wire in queues if wire.spec.queue_bytes
+    )
     return spec.shared_bytes, used
 
 
@@ -221,7 +231,13 @@ def _admit_packet(machine: Machine, vertex: Vertex, packet: Packet) -> None:
     unit = machine.units[vertex.spec.unit]
     time_ps = unit.reduce(machine.now_ps, children * packet.p)
     who, order = (Beyond.UNIT, unit.index), (unit.index, 0)
-    machine.plan(time_ps, Class.RESULT, lambda: _pass_result(machine, vertex, packet), who, order)
+    machine.plan(
+        time_ps,
+        Class.RESULT,
+        lambda: _pass_result(machine, vertex, packet),
+        who,
+        order,
+    )
 
 
 def _pass_result(machine: Machine, vertex: Vertex, packet: Packet) -> None:
@@ -295,7 +311,9 @@ def request_arrives(machine: Machine, node: ImageNode, packet: Packet) -> None:
         _admit(machine, node, unit, packet)
 
 
-def _admit(machine: Machine, node: ImageNode, unit: UnitState, request: Packet) -> None:
+def _admit(
+    machine: Machine, node: ImageNode, unit: UnitState, request: Packet
+) -> None:
     assert request.buffer is not None
     assert request.arrived_over is not None
     unit.in_use_bytes += request.p
@@ -336,10 +354,18 @@ def data_arrive(machine: Machine, node: ImageNode, packet: Packet) -> None:
     time_ps = unit.reduce(machine.now_ps, members * packet.p)
     request = operation.request
     who, order = (Beyond.UNIT, unit.index), (unit.index, 0)
-    machine.plan(time_ps, Class.RESULT, lambda: _result(machine, node, unit, request), who, order)
+    machine.plan(
+        time_ps,
+        Class.RESULT,
+        lambda: _result(machine, node, unit, request),
+        who,
+        order,
+    )
 
 
-def _result(machine: Machine, node: ImageNode, unit: UnitState, request: Packet) -> None:
+def _result(
+    machine: Machine, node: ImageNode, unit: UnitState, request: Packet
+) -> None:
     """Send the result of an operation, then admit waiting requests (RESULT)."""
     assert request.arrived_over is not None
     out = machine.model.wires[request.arrived_over].reverse

@@ -107,12 +107,20 @@ class Wire:
     @property
     def due_ps(self) -> int:
         """Least time of its bytes so far at its rates [ps] (section 12)."""
-        size = (self.counters.bytes - self.bytes_before) * min(1024, *self.spec.format.service_1024)
-        return self.due_before_ps + (size * self.den // (1024 * self.num) if self.num else 0)
+        size = (self.counters.bytes - self.bytes_before) * min(
+            1024, *self.spec.format.service_1024
+        )
+        return self.due_before_ps + (
+            size * self.den // (1024 * self.num) if self.num else 0
+        )
 
     def estimate_ps(self, size_bytes: int) -> int:
         """Return est(b) (section 2), at the image's rate if the wire is down (section 4, 6.)."""
-        num, den = (self.spec.rate_num, self.spec.rate_den) if self.down else (self.num, self.den)
+        num, den = (
+            (self.spec.rate_num, self.spec.rate_den)
+            if self.down
+            else (self.num, self.den)
+        )
         return ceil_div(size_bytes * den, num)
 
     def occupy_ps(self, size_bytes: int) -> int:
@@ -141,7 +149,9 @@ class Wire:
         self.counters.control_bytes += control
         return control
 
-    def enqueue(self, candidate: int, packet: Packet, model: Model, now_ps: int) -> None:
+    def enqueue(
+        self, candidate: int, packet: Packet, model: Model, now_ps: int
+    ) -> None:
         """Let a packet enter a virtual output queue (section 4, stall counters)."""
         self.queues.setdefault(candidate, deque()).append(packet)
         counters = self.counters
@@ -230,7 +240,9 @@ class Wire:
             return not self.pause.stopped[vc]
         return self.credit[vc] >= wire_bytes
 
-    def count_grant(self, packet: Packet, model: Model, wire_bytes: int, busy_ps: int) -> None:
+    def count_grant(
+        self, packet: Packet, model: Model, wire_bytes: int, busy_ps: int
+    ) -> None:
         """Count a granted packet (section 4, 7.)."""
         counters = self.counters
         counters.packets += packet.exact_packets(model, self.index)

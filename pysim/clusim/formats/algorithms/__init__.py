@@ -20,4 +20,6 @@ def plan_reader(path: str) -> ModuleType:
     """
     if path.lower().endswith(".xml"):
         return import_module("clusim.formats.algorithms.msccl")
-    return find_extension("clusim.plans", "mscclpp", f"{path}: MSCCL++ execution plan").module()
+    return find_extension(
+        "clusim.plans", "mscclpp", f"{path}: MSCCL++ execution plan"
+    ).module()

@@ -39,11 +39,19 @@ class JsonNode(dict[str, Any]):
         """Return an error that names the line."""
         return InputError(f"{self.where}:{self.line}: {message}")
 
-    def number(self, name: str, low: int, high: int, default: int | None = None) -> int:
+    def number(
+        self, name: str, low: int, high: int, default: int | None = None
+    ) -> int:
         """Return an integer; it is required if the default is None."""
         value = self.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.bad(f"{name}={_format_value(value)}: must be an integer {low}..{high}")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not low <= value <= high
+        ):
+            raise self.bad(
+                f"{name}={_format_value(value)}: must be an integer {low}..{high}"
+            )
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -63,7 +71,9 @@ class JsonNode(dict[str, Any]):
     def nodes(self, name: str) -> list[JsonNode]:
         """Return a list of objects; empty if it is missing."""
         value = self.get(name, [])
-        if not isinstance(value, list) or any(not isinstance(item, JsonNode) for item in value):
+        if not isinstance(value, list) or any(
+            not isinstance(item, JsonNode) for item in value
+        ):
             raise self.bad(f"{name}: must be a list of objects")
         return value
 
@@ -71,7 +81,9 @@ class JsonNode(dict[str, Any]):
         """Return a list of integers; empty if it is missing."""
         value = self.get(name, [])
         is_list = isinstance(value, list) and all(
-            isinstance(item, int) and not isinstance(item, bool) and low <= item <= high
+            isinstance(item, int)
+            and not isinstance(item, bool)
+            and low <= item <= high
             for item in value
         )
         if not is_list:
@@ -105,10 +117,14 @@ def read_json(path: str | Path) -> JsonNode:
     value: object = None
     try:
         value = json.loads(
-            text, object_pairs_hook=node, parse_int=lambda digits: int(digits[:MAX_DIGITS])
+            text,
+            object_pairs_hook=node,
+            parse_int=lambda digits: int(digits[:MAX_DIGITS]),
         )
     except json.JSONDecodeError as error:
-        messages = (ours for theirs, ours in _ERRORS.items() if error.msg.startswith(theirs))
+        messages = (
+            ours for theirs, ours in _ERRORS.items() if error.msg.startswith(theirs)
+        )
         problem = next(messages, "a text that does not end, or a bad escape in it")
         if "END" in problem:
             problem = problem.replace("END", _end(text[: error.pos]))
@@ -125,7 +141,9 @@ def read_json(path: str | Path) -> JsonNode:
 def _fail(text: str, where: str, at: int, problem: str) -> InputError:
     """Return the error at a place in the text."""
     end = "; is the file complete?" if at >= len(text) else ""
-    return InputError(f"{where}:{1 + text.count(chr(10), 0, at)}: no valid JSON: {problem}{end}")
+    return InputError(
+        f"{where}:{1 + text.count(chr(10), 0, at)}: no valid JSON: {problem}{end}"
+    )
 
 
 def _lines(text: str, where: str) -> list[int]:

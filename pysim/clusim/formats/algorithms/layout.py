@@ -97,7 +97,11 @@ class WantedPlan:
 def operation_of(word: str) -> str:
     """Return the operation of a plan, empty if plans do not support it."""
     result = find_operation(word)
-    return result.name if result and {result.name, *result.others} & set(PLANNED) else ""
+    return (
+        result.name
+        if result and {result.name, *result.others} & set(PLANNED)
+        else ""
+    )
 
 
 def start(
@@ -141,10 +145,14 @@ def start(
     call = replace(call, block_bytes=block_bytes)
     number = builder.call(call)
     tasks = [
-        builder.task(Task("program", rank, name=f"{call.operation} {plan.tool}", call=number))
+        builder.task(
+            Task("program", rank, name=f"{call.operation} {plan.tool}", call=number)
+        )
         for rank in group
     ]
-    shape = shape_of(request.protocol, ring=True, protocols=fabric.protocols if fabric else None)
+    shape = shape_of(
+        request.protocol, ring=True, protocols=fabric.protocols if fabric else None
+    )
     return CollectiveWriter(builder, call, shape, tuple(tasks), chunk), chunk
 
 
@@ -170,7 +178,9 @@ def place_chunks(count: int, src: Place | None, dst: Place | None) -> dict[str, 
     return fields
 
 
-def _check_root(plan: AlgorithmPlan, group: Sequence[int], root: int | None, rooted: bool) -> None:
+def _check_root(
+    plan: AlgorithmPlan, group: Sequence[int], root: int | None, rooted: bool
+) -> None:
     if root is None:
         return
     if root not in group:

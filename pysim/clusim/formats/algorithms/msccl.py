@@ -25,8 +25,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusim.base.errors import DeadlockError, InputError
-from clusim.formats.algorithms.layout import SMALL, Key, Place, WantedPlan, place_chunks, start
-from clusim.formats.algorithms.msccl_xml import MscclBlock, MscclPlan, MscclStep, read_plan
+from clusim.formats.algorithms.layout import (
+    SMALL,
+    Key,
+    Place,
+    WantedPlan,
+    place_chunks,
+    start,
+)
+from clusim.formats.algorithms.msccl_xml import (
+    MscclBlock,
+    MscclPlan,
+    MscclStep,
+    read_plan,
+)
 from clusim.schedule.builder import CollectiveWriter, Part
 from clusim.schedule.ir import ABSENT, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
@@ -39,7 +51,9 @@ One less than MSCCL_MAX_COUNT (RCCL's ``msccl_setup.cc``).
 """
 
 
-def load(path: str | Path, fabric: Fabric | None, bytes: int, **options: Any) -> Schedule:
+def load(
+    path: str | Path, fabric: Fabric | None, bytes: int, **options: Any
+) -> Schedule:
     """Read an MSCCL XML file and return its schedule.
 
     `options` are those of `clusim.formats.algorithms.layout.WantedPlan`.
@@ -101,7 +115,9 @@ class _Program:
         self.sent: dict[tuple[int, int, int], int] = {}
         self.waits, self.signals = self._flags()
 
-    def _flags(self) -> tuple[set[tuple[Key, int]], dict[tuple[Key, int], list[Key]]]:
+    def _flags(
+        self,
+    ) -> tuple[set[tuple[Key, int]], dict[tuple[Key, int], list[Key]]]:
         """Return the waiting steps, and the waiters of each step, without implied waits."""
         waits: set[tuple[Key, int]] = set()
         signals: dict[tuple[Key, int], list[Key]] = {}
@@ -120,10 +136,14 @@ class _Program:
 
     def _check_own(self, step: MscclStep, key: Key, number: int) -> None:
         if step.after is not None and step.after[1] >= number:
-            raise self._bad(step, key, f"waits for step {step.after[1]} of the same thread block")
+            raise self._bad(
+                step, key, f"waits for step {step.after[1]} of the same thread block"
+            )
 
     def _bad(self, step: MscclStep, key: Key, message: str) -> InputError:
-        return self.plan.bad(step.line, f"gpu {key[0]} thread block {key[1]}: {message}")
+        return self.plan.bad(
+            step.line, f"gpu {key[0]} thread block {key[1]}: {message}"
+        )
 
     def run(self) -> _Program:
         """Traverse all steps."""
@@ -203,7 +223,10 @@ class _Program:
             )
         if buffer == "s":
             return "scratch", first
-        return "input" if buffer == "i" and not self.plan.in_place else "output", first + shift
+        return (
+            "input" if buffer == "i" and not self.plan.in_place else "output",
+            first + shift,
+        )
 
     def _write(self, key: Key, number: int, step: MscclStep) -> None:
         out = self.out[key]
@@ -213,7 +236,9 @@ class _Program:
         if step.op.prim:
             self._work(key, step, out)
         for waiting in self.signals.get((key, number), ()):
-            out.prims.append(Prim("signal", send=out.flag((key, waiting)), sync=True))
+            out.prims.append(
+                Prim("signal", send=out.flag((key, waiting)), sync=True)
+            )
 
     def _work(self, key: Key, step: MscclStep, out: _Written) -> None:
         """Write the primitive of a step."""
@@ -221,10 +246,18 @@ class _Program:
         src = self._place(key, step, step.src) if op.reads else None
         dst = self._place(key, step, step.dst) if op.writes else None
         if dst is not None and dst[0] == "input":
-            raise self._bad(step, key, "writes to its input; only a plan with inplace=1 may")
+            raise self._bad(
+                step, key, "writes to its input; only a plan with inplace=1 may"
+            )
         recv, send = (0 if op.receives else ABSENT), (1 if op.sends else ABSENT)
-        out.prims.append(Prim(op.prim, recv=recv, send=send, **place_chunks(step.count, src, dst)))
-        if op.prim == "reduce" and out.reduced == (dst, step.count) and step.after is None:
+        out.prims.append(
+            Prim(op.prim, recv=recv, send=send, **place_chunks(step.count, src, dst))
+        )
+        if (
+            op.prim == "reduce"
+            and out.reduced == (dst, step.count)
+            and step.after is None
+        ):
             return
         out.reduced = (dst, step.count) if op.prim == "reduce" else None
         out.counts.append(step.count)
@@ -241,11 +274,17 @@ class _Emitter:
     """Writer of a program's instances; `chunk_bytes` is the size of a plan's chunk [bytes]."""
 
     def __init__(
-        self, plan: MscclPlan, writer: CollectiveWriter, program: _Program, chunk_bytes: int
+        self,
+        plan: MscclPlan,
+        writer: CollectiveWriter,
+        program: _Program,
+        chunk_bytes: int,
     ) -> None:
         self.plan, self.written, self.program = plan, writer, program
         self.chunk_bytes = chunk_bytes
-        self.at_once = max(1, min(writer.shape.chunk_bytes // chunk_bytes, MAX_COUNT))
+        self.at_once = max(
+            1, min(writer.shape.chunk_bytes // chunk_bytes, MAX_COUNT)
+        )
         self.data: dict[tuple[int, int, int], int] = {}
         self.flags: dict[tuple[Key, Key], int] = {}
         self.senders = {
@@ -266,8 +305,15 @@ class _Emitter:
         """Return the granularity of each thread block, equal at both ends of a connection."""
         result: dict[Key, _Grain] = {}
         for keys in _talking(self.program.blocks, self.senders):
-            prims = [prim for key in keys for prim in self.program.out[key].prims if not prim.sync]
-            sizes = {size for prim in prims for size in self._operations(prim.repeat)}
+            prims = [
+                prim
+                for key in keys
+                for prim in self.program.out[key].prims
+                if not prim.sync
+            ]
+            sizes = {
+                size for prim in prims for size in self._operations(prim.repeat)
+            }
             chunks = math.gcd(*sizes) or 1
             grain = _Grain(chunks, max(sizes, default=1) // chunks)
             result |= dict.fromkeys(keys, grain)
@@ -321,7 +367,9 @@ class _Emitter:
         max_slices = max(1, min(shape.slices, -(-length // shape.slice_min)))
         return slots, next(n for n in range(max_slices, 0, -1) if slots % n == 0)
 
-    def _slices_per_cost(self, out: _Written, prims: Sequence[Prim], length: int) -> int:
+    def _slices_per_cost(
+        self, out: _Written, prims: Sequence[Prim], length: int
+    ) -> int:
         """Return the slices per fixed cost, with one fixed cost per operation of a thread block."""
         slices = max(1, min(self.cut, -(-length // self.written.shape.slice_min)))
         paid = sum(-(-count // self.at_once) for count in out.counts) * slices
@@ -331,7 +379,9 @@ class _Emitter:
     def _bound(self, key: Key, out: _Written) -> tuple[list[Prim], list[int]]:
         """Return the primitives of a thread block and its connections, without unused slots."""
         block, gpu = self.program.blocks[key], key[0]
-        used = sorted({slot for p in out.prims for slot in (p.recv, p.send) if slot != ABSENT})
+        used = sorted(
+            {slot for p in out.prims for slot in (p.recv, p.send) if slot != ABSENT}
+        )
         renamed = {slot: at for at, slot in enumerate(used)} | {ABSENT: ABSENT}
         bound = []
         for slot in used:
@@ -352,7 +402,9 @@ class _Emitter:
     def _flag(self, pair: tuple[Key, Key]) -> int:
         if pair not in self.flags:
             gpu, channel = pair[0][0], self.program.blocks[pair[0]].channel
-            self.flags[pair] = self.written.connect(gpu, gpu, channel, kind="flag", slots=MAX_SLOTS)
+            self.flags[pair] = self.written.connect(
+                gpu, gpu, channel, kind="flag", slots=MAX_SLOTS
+            )
         return self.flags[pair]
 
 

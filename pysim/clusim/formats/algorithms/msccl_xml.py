@@ -34,7 +34,9 @@ OPS: Mapping[str, MscclOp] = {
     "rcs": MscclOp("recvCopySend", receives=True, sends=True, writes=True),
     "rrc": MscclOp("recvReduceCopy", receives=True, reads=True, writes=True),
     "rrs": MscclOp("recvReduceSend", receives=True, sends=True, reads=True),
-    "rrcs": MscclOp("recvReduceCopySend", receives=True, sends=True, reads=True, writes=True),
+    "rrcs": MscclOp(
+        "recvReduceCopySend", receives=True, sends=True, reads=True, writes=True
+    ),
     "cpy": MscclOp("copy", reads=True, writes=True),
     "re": MscclOp("reduce", reads=True, writes=True),
     "nop": MscclOp(""),
@@ -94,7 +96,9 @@ class MscclPlan(AlgorithmPlan):
     @property
     def channels(self) -> int:
         """Number of channels in use."""
-        return 1 + max((block.channel for gpu in self.gpus for block in gpu.blocks), default=0)
+        return 1 + max(
+            (block.channel for gpu in self.gpus for block in gpu.blocks), default=0
+        )
 
 
 def read_plan(path: str | Path) -> MscclPlan:
@@ -115,7 +119,9 @@ def _bad(element: XmlElement, message: str) -> InputError:
     return InputError(f"{element.where}:{element.line}: {message}")
 
 
-def _number(element: XmlElement, name: str, low: int, high: int, default: int | None = None) -> int:
+def _number(
+    element: XmlElement, name: str, low: int, high: int, default: int | None = None
+) -> int:
     text = element.get(name)
     if not text and default is not None:
         return default
@@ -125,7 +131,8 @@ def _number(element: XmlElement, name: str, low: int, high: int, default: int | 
         value = None
     if value is None or not low <= value <= high:
         raise _bad(
-            element, f"{name}={text[:40]!r} of <{element.tag}>: must be an integer {low}..{high}"
+            element,
+            f"{name}={text[:40]!r} of <{element.tag}>: must be an integer {low}..{high}",
         )
     return value
 
@@ -140,10 +147,13 @@ def _plan(root: XmlElement, where: str) -> MscclPlan:
     protocol = find_protocol(root.get("proto") or "simple")
     if protocol is None:
         listing = ", ".join(PROTOCOLS)
-        raise _bad(root, f"proto={root.get('proto')[:40]!r}: unknown; one of {listing}")
+        raise _bad(
+            root, f"proto={root.get('proto')[:40]!r}: unknown; one of {listing}"
+        )
     if operation in BLOCKWISE and chunks % ranks:
         raise _bad(
-            root, f"nchunksperloop={chunks}: {coll} of {ranks} GPUs needs a multiple of {ranks}"
+            root,
+            f"nchunksperloop={chunks}: {coll} of {ranks} GPUs needs a multiple of {ranks}",
         )
     gpus: dict[int, MscclGpu] = {}
     for element in root.all("gpu"):
@@ -153,7 +163,10 @@ def _plan(root: XmlElement, where: str) -> MscclPlan:
         gpus[number] = _gpu(element, number, ranks)
     missing = next((number for number in range(ranks) if number not in gpus), None)
     if missing is not None:
-        raise _bad(root, f"gpu {missing} is missing; ngpus is {ranks}: is the file complete?")
+        raise _bad(
+            root,
+            f"gpu {missing} is missing; ngpus is {ranks}: is the file complete?",
+        )
     plan = MscclPlan(
         where,
         root.get("name") or Path(where).stem,
@@ -169,13 +182,17 @@ def _plan(root: XmlElement, where: str) -> MscclPlan:
 
 
 def _gpu(element: XmlElement, number: int, ranks: int) -> MscclGpu:
-    chunks = {name: _number(element, f"{name}_chunks", 0, MAX_CHUNKS, 0) for name in "ios"}
+    chunks = {
+        name: _number(element, f"{name}_chunks", 0, MAX_CHUNKS, 0) for name in "ios"
+    }
     blocks: dict[int, MscclBlock] = {}
     for child in element.all("tb"):
         index = _number(child, "id", 0, 1023)
         if index in blocks:
             raise _bad(child, f"duplicate thread block {index} of gpu {number}")
-        send, recv = (_number(child, name, -1, ranks - 1, -1) for name in ("send", "recv"))
+        send, recv = (
+            _number(child, name, -1, ranks - 1, -1) for name in ("send", "recv")
+        )
         if number in (send, recv):
             raise _bad(child, f"gpu {number} talks to itself; use cpy")
         channel = _number(child, "chan", 0, MAX_CHANNELS - 1, 0)
@@ -183,7 +200,10 @@ def _gpu(element: XmlElement, number: int, ranks: int) -> MscclGpu:
         blocks[index] = MscclBlock(send, recv, channel, steps, child.line)
         _check_peers(element, blocks[index], number)
     if sorted(blocks) != list(range(len(blocks))):
-        raise _bad(element, f"thread blocks of gpu {number} must be numbered 0..{len(blocks) - 1}")
+        raise _bad(
+            element,
+            f"thread blocks of gpu {number} must be numbered 0..{len(blocks) - 1}",
+        )
     gpu = MscclGpu(chunks, tuple(blocks[index] for index in range(len(blocks))))
     _check_deps(element, gpu)
     return gpu
@@ -193,9 +213,14 @@ def _step(element: XmlElement, at: int) -> MscclStep:
     kind = element.get("type")
     op = OPS.get(kind)
     if op is None:
-        raise _bad(element, f"step type {kind[:40]!r}: unknown; one of {', '.join(OPS)}")
+        raise _bad(
+            element, f"step type {kind[:40]!r}: unknown; one of {', '.join(OPS)}"
+        )
     if _number(element, "s", 0, 2**31, at) != at:
-        raise _bad(element, f"step s={element.get('s')[:20]}: must be {at}, the steps are in order")
+        raise _bad(
+            element,
+            f"step s={element.get('s')[:20]}: must be {at}, the steps are in order",
+        )
     ends = []
     for name in ("src", "dst"):
         buffer = element.get(f"{name}buf")

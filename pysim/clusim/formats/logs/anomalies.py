@@ -86,14 +86,20 @@ def _job(log: Log) -> Iterator[Anomaly]:
     facts = log.facts
     versions = [v for v, n in facts.versions.items() if n]
     if len(versions) > 1:
-        yield Anomaly("versions", f"ranks use different versions: {', '.join(sorted(versions))}")
+        yield Anomaly(
+            "versions",
+            f"ranks use different versions: {', '.join(sorted(versions))}",
+        )
     for name, description in _FORBID.items():
         for value in facts.environment.get(name, {}):
             yield Anomaly("setting", f"{name}={value} {description}")
     for name, values in facts.environment.items():
         if len(values) > 1 and name.startswith("NCCL_"):
             listing = ", ".join(sorted(values)[:4])
-            yield Anomaly("settings differ", f"{name} is not the same in all processes: {listing}")
+            yield Anomaly(
+                "settings differ",
+                f"{name} is not the same in all processes: {listing}",
+            )
     for kind, entry in facts.timeouts.items():
         yield Anomaly("timeout", f"watchdog timeout: {kind} ({entry.count} times)")
     for kind, entry in facts.warnings.items():
@@ -105,7 +111,9 @@ def _job(log: Log) -> Iterator[Anomaly]:
             word = "retry"
         elif "async event" in low or "got completion" in low:
             word = "network error"
-        yield Anomaly(word, f"{entry.example} ({entry.count} times, first at {entry.where})")
+        yield Anomaly(
+            word, f"{entry.example} ({entry.count} times, first at {entry.where})"
+        )
     for host, nics in facts.nics.items():
         rates = {
             name: description.split()[1]
@@ -116,7 +124,8 @@ def _job(log: Log) -> Iterator[Anomaly]:
         slow = [n for n, rate in rates.items() if float(rate) < float(common[0][0])]
         for name in slow:
             yield Anomaly(
-                "slow NIC", f"{host}: {name} runs at {rates[name]} Gb/s, others at {common[0][0]}"
+                "slow NIC",
+                f"{host}: {name} runs at {rates[name]} Gb/s, others at {common[0][0]}",
             )
 
 
@@ -162,7 +171,9 @@ def _contradictions(log: Log) -> Iterator[Anomaly]:
 def _sizes_of_calls(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
     """Compare the numbers of ranks in calls with those of the communicator's handles."""
     facts = log.facts
-    odd = {h: facts.miscounts[h] for h in communicator.handles if h in facts.miscounts}
+    odd = {
+        h: facts.miscounts[h] for h in communicator.handles if h in facts.miscounts
+    }
     if odd:
         handle, first = min(odd.items(), key=lambda item: item[1].line)
         yield Anomaly(
@@ -190,7 +201,11 @@ def _same_gpu(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
 
 
 def _name(log: Log, communicator: LoggedCommunicator) -> str:
-    return "" if len(log.communicators) == 1 else f"communicator {communicator.number}: "
+    return (
+        ""
+        if len(log.communicators) == 1
+        else f"communicator {communicator.number}: "
+    )
 
 
 def _ranks(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
@@ -200,23 +215,36 @@ def _ranks(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
         logged_counts = [m.counts[name] for m in members if name in m.counts]
         if len(set(logged_counts)) > 1:
             counts = Counter(logged_counts)
-            listing = ", ".join(f"{n} on {times} ranks" for n, times in sorted(counts.items()))
-            yield Anomaly(
-                "channels", f"{where}ranks have different numbers of {name} channels: {listing}"
+            listing = ", ".join(
+                f"{n} on {times} ranks" for n, times in sorted(counts.items())
             )
-    started = [m.rank for m in members if m.started and not m.complete and not m.ended]
+            yield Anomaly(
+                "channels",
+                f"{where}ranks have different numbers of {name} channels: {listing}",
+            )
+    started = [
+        m.rank for m in members if m.started and not m.complete and not m.ended
+    ]
     if started and any(m.complete for m in members):
-        yield Anomaly("init", f"{where}ranks {started} began to initialise and never finished")
+        yield Anomaly(
+            "init", f"{where}ranks {started} began to initialise and never finished"
+        )
     elif started:
         yield Anomaly("init", f"{where}no rank finished to initialise")
     aborted = [m.rank for m in members if m.ended == "aborted"]
     if aborted:
-        yield Anomaly("abort", f"{where}{len(aborted)} ranks aborted the communicator")
+        yield Anomaly(
+            "abort", f"{where}{len(aborted)} ranks aborted the communicator"
+        )
     gpus = {name for name in communicator.gpu_of.values() if name}
     if len(gpus) > 1:
-        yield Anomaly("mixed GPUs", f"{where}different GPUs: {', '.join(sorted(gpus))}")
+        yield Anomaly(
+            "mixed GPUs", f"{where}different GPUs: {', '.join(sorted(gpus))}"
+        )
     without = [m for m in members if m.nvls is False]
-    if without and any(chip is not None and chip.multicast for chip in map(gpu_by_product, gpus)):
+    if without and any(
+        chip is not None and chip.multicast for chip in map(gpu_by_product, gpus)
+    ):
         yield Anomaly(
             "NVLS",
             f"{where}NVLS is not available on {len(without)} ranks, though the GPUs can do it",
@@ -229,7 +257,9 @@ def _transports(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]
     p2p: set[tuple[int, int]] = set()
     nets: Counter[tuple[str, bool]] = Counter()
     channels: dict[tuple[int, int], Counter[str]] = {}
-    for _channel, index, source, target, route, _ in log.connections_of(communicator):
+    for _channel, index, source, target, route, _ in log.connections_of(
+        communicator
+    ):
         if route.kind == "SHM":
             shm.add((source, target))
         elif route.kind == "P2P":
@@ -240,24 +270,37 @@ def _transports(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]
             channels.setdefault((source, target), Counter())[route.label] += 1
     if shm:
         pairs = sorted({(min(a, b), max(a, b)) for a, b in shm})
-        listing = ", ".join(f"{a}-{b}" for a, b in pairs[:8]) + (", ..." if len(pairs) > 8 else "")
+        listing = ", ".join(f"{a}-{b}" for a, b in pairs[:8]) + (
+            ", ..." if len(pairs) > 8 else ""
+        )
         more = "they are on one host, where P2P may be possible"
         if p2p:
             more = f"while {len(p2p)} pairs use P2P"
-        elif any(name in log.facts.environment for name in ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE")):
+        elif any(
+            name in log.facts.environment
+            for name in ("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE")
+        ):
             more = "because the environment forbids P2P"
         yield Anomaly("SHM", f"{where}ranks {listing} use host memory (SHM), {more}")
     for name in sorted({how for how, _ in nets}):
         with_gdr, without = nets[name, True], nets[name, False]
         if name.lower().startswith("socket"):
-            more = "; no InfiniBand or RoCE device was found" if _no_device(log) else ""
+            more = (
+                "; no InfiniBand or RoCE device was found" if _no_device(log) else ""
+            )
             yield Anomaly(
-                "socket", f"{where}{without} connections between nodes use TCP sockets{more}"
+                "socket",
+                f"{where}{without} connections between nodes use TCP sockets{more}",
             )
         elif without:
-            some = f"{without} of {with_gdr + without}" if with_gdr else f"all {without}"
+            some = (
+                f"{without} of {with_gdr + without}"
+                if with_gdr
+                else f"all {without}"
+            )
             yield Anomaly(
-                "GDR", f"{where}{some} connections over NET/{name} are without GPUDirect RDMA"
+                "GDR",
+                f"{where}{some} connections over NET/{name} are without GPUDirect RDMA",
             )
     mixed = [pair for pair, labels in channels.items() if len(labels) > 1]
     if mixed:
@@ -279,7 +322,9 @@ def _graph(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
     rings = log.rings(communicator)
     total = max((m.channel_total for m in members), default=NONE)
     if 0 < total != len(rings) and rings:
-        yield Anomaly("channels", f"{where}{len(rings)} of {total} rings are in the log")
+        yield Anomaly(
+            "channels", f"{where}{len(rings)} of {total} rings are in the log"
+        )
     for channel, ring in rings.items():
         if len(set(ring)) != communicator.n_ranks > 0:
             yield Anomaly(
@@ -296,7 +341,9 @@ def _graph(log: Log, communicator: LoggedCommunicator) -> Iterator[Anomaly]:
     nvlink = any(node.link == "NVL" for member in members for node in member.system)
     if crossings and not nvlink and max(crossings)[0]:
         n, channel = max(crossings)
-        yield Anomaly("NUMA", f"{where}ring {channel} crosses between CPU sockets {n} times")
+        yield Anomaly(
+            "NUMA", f"{where}ring {channel} crosses between CPU sockets {n} times"
+        )
     for member in members:
         yield from _links(log, communicator, member)
 
@@ -315,7 +362,9 @@ def _numa(log: Log, communicator: LoggedCommunicator) -> dict[int, tuple[str, st
     return result
 
 
-def _links(log: Log, communicator: LoggedCommunicator, member: Member) -> Iterator[Anomaly]:
+def _links(
+    log: Log, communicator: LoggedCommunicator, member: Member
+) -> Iterator[Anomaly]:
     """Compare the NVLinks in the topology print with the chip's, and NICs with each other."""
     host = log.facts.processes[member.process].host
     links: dict[str, float] = {}
@@ -372,7 +421,9 @@ def _calls(log: Log) -> Iterator[Anomaly]:
         unknown = sum(times for kind, times in kinds if kind >= len(TYPE_BYTES))
         if unknown:
             yield Anomaly("datatype", f"{unknown} calls have an unknown datatype")
-    differ = sum(times for agree, times in operations.tally("agree").tolist() if not agree)
+    differ = sum(
+        times for agree, times in operations.tally("agree").tolist() if not agree
+    )
     if differ:
         at = facts.place(_first_odd(operations))
         yield Anomaly(
@@ -386,7 +437,9 @@ def _calls(log: Log) -> Iterator[Anomaly]:
             "calls differ", f"calls are of more than {MOST_ALIKE} sizes and choices; {left_out} rare ones are not shown"
         )  # fmt: skip
     if facts.cut_calls:
-        yield Anomaly("calls cut", f"{facts.cut_calls} lines of calls are cut and not counted")
+        yield Anomaly(
+            "calls cut", f"{facts.cut_calls} lines of calls are cut and not counted"
+        )
 
 
 def _unit(run: TableRun) -> str:
@@ -397,7 +450,9 @@ def _unit(run: TableRun) -> str:
     sure = (algbw >= 1) & (time > 0)
     if not sure.any():
         return ""
-    share = float(np.median(np.array(run.sizes)[sure] / time[sure] / 1000 / algbw[sure]))
+    share = float(
+        np.median(np.array(run.sizes)[sure] / time[sure] / 1000 / algbw[sure])
+    )
     if 1 / _OTHER_UNIT < share < _OTHER_UNIT:
         return ""
     return f"sizes over times are {share:.3g} times the bandwidths of the table: its times are in another unit than us"
@@ -419,7 +474,10 @@ def _run(run: TableRun) -> Iterator[Anomaly]:
         yield Anomaly("times", f"{name}: {odd}")
     if run.reduced:
         yield Anomaly("memory", f"{name}: {run.reduced}")
-    sizes, busbw = np.array(run.sizes), run.column("busbw") if run.values else np.zeros(0)
+    sizes, busbw = (
+        np.array(run.sizes),
+        run.column("busbw") if run.values else np.zeros(0),
+    )
     large = np.flatnonzero(sizes >= 1 << 20) if len(sizes) else np.zeros(0, np.int64)
     if len(large) >= 3:
         best, last = float(np.nanmax(busbw[large])), float(busbw[large[-1]])
@@ -461,11 +519,20 @@ def _damage(log: Log) -> Iterator[Anomaly]:
     )  # fmt: skip
     yield from (Anomaly("file", text) for beyond, text in limits if beyond)
     if facts.spliced:
-        rejoined = f"; {facts.rejoined} pieces could be joined again" if facts.rejoined else ""
+        rejoined = (
+            f"; {facts.rejoined} pieces could be joined again"
+            if facts.rejoined
+            else ""
+        )
         lost = facts.lost_handles
-        rejoined += f"; the owners of {lost} communicators' names are unknown" if lost else ""
+        rejoined += (
+            f"; the owners of {lost} communicators' names are unknown"
+            if lost
+            else ""
+        )
         yield Anomaly(
-            "spliced", f"ranks wrote into each other's lines {facts.spliced} times{rejoined}"
+            "spliced",
+            f"ranks wrote into each other's lines {facts.spliced} times{rejoined}",
         )
     for communicator in log.communicators:
         if not communicator.hosts and len(log.communicators) > 1:

@@ -20,7 +20,17 @@ _REST = re.compile(
 )
 """The part of a line that ranks repeat."""
 
-_KIND = ("name", "count", "type", "op", "root", "member", "thread", "stream", "in_place")
+_KIND = (
+    "name",
+    "count",
+    "type",
+    "op",
+    "root",
+    "member",
+    "thread",
+    "stream",
+    "in_place",
+)
 
 _MOST_KINDS = 1 << 16
 """Maximum number of kinds that are kept to recognise them."""
@@ -50,15 +60,25 @@ class CallReader:
         self._calls.extend((kind, int(op_count, 16), line, time_ns))
         return True
 
-    def _new_kind(self, line: int, thread: int, name: bytes, in_place: bool, tail: bytes) -> int:
+    def _new_kind(
+        self, line: int, thread: int, name: bytes, in_place: bool, tail: bytes
+    ) -> int:
         """Return the index of a new kind, `NONE` for a line that is cut or impossible."""
         facts = self._facts
         match = _REST.fullmatch(tail)
         if match is None:
             return NONE
         count, kind, op, root, n_ranks = (int(match[i]) for i in (1, 2, 3, 4, 6))
-        pointer, stream, rank = int(match[5], 16), int(match[7] or b"0", 16), int(match[8] or NONE)
-        possible = count < MOST_COUNT and root < MOST_RANKS and max(n_ranks, rank) <= MOST_RANKS
+        pointer, stream, rank = (
+            int(match[5], 16),
+            int(match[7] or b"0", 16),
+            int(match[8] or NONE),
+        )
+        possible = (
+            count < MOST_COUNT
+            and root < MOST_RANKS
+            and max(n_ranks, rank) <= MOST_RANKS
+        )
         if pointer == 0 or not possible:
             return NONE
         member = facts.member_at(thread, pointer, line)
@@ -83,7 +103,9 @@ class CallReader:
     def flush(self) -> None:
         """Store the calls that were read."""
         facts = self._facts
-        kind, op_count, line, time_ns = np.array(self._calls, np.int64).reshape(-1, 4).T
+        kind, op_count, line, time_ns = (
+            np.array(self._calls, np.int64).reshape(-1, 4).T
+        )
         if len(facts.calls) >= MOST_LOGGED_CALLS:
             facts.later_calls += len(kind)
         elif len(kind):

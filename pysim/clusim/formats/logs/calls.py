@@ -92,7 +92,9 @@ class CallTable:
     @property
     def counts(self) -> NDArray[np.int64]:
         """Number of occurrences of each distinct call."""
-        return np.bincount(np.array(self.call, np.int64), minlength=len(self.distinct))
+        return np.bincount(
+            np.array(self.call, np.int64), minlength=len(self.distinct)
+        )
 
 
 _LoggedEnd = tuple[int, int, int, str]
@@ -126,7 +128,12 @@ def _from_operations(log: Log, table: CallTable, limit: int | None) -> None:
     order: list[LoggedCall | int] = []
     remaining: list[tuple[int, int, int]] = []
     for row in _rows(log.operations):
-        comm, stream, time_ns, line = row.communicator, row.stream, row.time_ns, row.line
+        comm, stream, time_ns, line = (
+            row.communicator,
+            row.stream,
+            row.time_ns,
+            row.line,
+        )
         text = log.facts.names[row.name] if row.name >= 0 else ""
         problem = _problem(log, row, text)
         if problem:
@@ -158,7 +165,9 @@ def _from_operations(log: Log, table: CallTable, limit: int | None) -> None:
             table.skipped[f"{text or 'call'} without a known size or kind"] += 1
             continue
         if not row.agree:
-            table.skipped["calls in which ranks contradict each other: the first rank is used"] += 1
+            table.skipped[
+                "calls in which ranks contradict each other: the first rank is used"
+            ] += 1
         order.append(call)
         remaining.append((stream, time_ns, line))
     for item, (stream, time_ns, line) in zip(order, remaining, strict=True):
@@ -192,7 +201,9 @@ class _Row:
 
 def _rows(operations: Repeating) -> Iterator[_Row]:
     for rows in operations.windows():
-        columns = [operations.column(column.name, rows).tolist() for column in fields(_Row)]
+        columns = [
+            operations.column(column.name, rows).tolist() for column in fields(_Row)
+        ]
         yield from (_Row(*values) for values in zip(*columns, strict=True))
 
 
@@ -210,7 +221,9 @@ def _problem(log: Log, row: _Row, name: str) -> str:
         return f"{name} of 0 elements"
     if not (row.count == 0 or 0 < size <= MOST_BYTES):
         return f"{name} with an impossible size"
-    if row.root >= log.communicators[comm].n_ranks and (peer or logged_operation(name) in ROOTED):
+    if row.root >= log.communicators[comm].n_ranks and (
+        peer or logged_operation(name) in ROOTED
+    ):
         return f"{name} of a root or peer that the communicator does not have"
     if name and name not in ENDS and not logged_operation(name):
         return f"{name}, which clusim does not simulate"
@@ -234,7 +247,9 @@ def _collective(log: Log, row: _Row, name: str) -> LoggedCall | None:
         operation,
         size,
         DATATYPES[kind] if kind >= 0 else _row_type(log, comm, size),
-        REDUCTIONS[op] if operation in REDUCING and 0 <= op < len(REDUCTIONS) else "sum",
+        REDUCTIONS[op]
+        if operation in REDUCING and 0 <= op < len(REDUCTIONS)
+        else "sum",
         min(max(root, 0), communicator.n_ranks - 1) if operation in ROOTED else NONE,
         chosen.algorithm,
         chosen.protocol,
@@ -269,7 +284,10 @@ def _messages(
         text = "ranks that did not log are assumed to send to the same distances as ranks that did"
         if text not in table.assumed:
             table.assumed.append(text)
-        distances = {((dst - src) % n, size): times for (src, dst, size), times in inside.items()}
+        distances = {
+            ((dst - src) % n, size): times
+            for (src, dst, size), times in inside.items()
+        }
         inside = {
             (src, (src + far) % n, size): times
             for src in range(n)
@@ -287,13 +305,16 @@ def _from_rows(log: Log, table: CallTable, limit: int | None) -> None:
     """Add the rows of nccl-tests as calls."""
     for run in log.runs:
         operation = logged_operation(run.collective())
-        comm = next((c for c in log.communicators if c.run == run.number and c.n_ranks > 1), None)
+        comm = next(
+            (c for c in log.communicators if c.run == run.number and c.n_ranks > 1),
+            None,
+        )
         if not run.sizes:
             continue
         if not operation or comm is None:
-            table.skipped[f"rows of a table of unknown {_unknown(run, operation)}"] += len(
-                run.sizes
-            )
+            table.skipped[
+                f"rows of a table of unknown {_unknown(run, operation)}"
+            ] += len(run.sizes)
             continue
         table.source = "rows of nccl-tests, each taken as one call"
         for size, kind, op, root, line in zip(
@@ -305,9 +326,13 @@ def _from_rows(log: Log, table: CallTable, limit: int | None) -> None:
                 table.skipped["rows of size 0"] += 1
                 continue
             redop = op if operation in REDUCING and op in REDUCTIONS else "sum"
-            top = min(max(root, 0), comm.n_ranks - 1) if operation in ROOTED else NONE
+            top = (
+                min(max(root, 0), comm.n_ranks - 1) if operation in ROOTED else NONE
+            )
             table.add(
-                LoggedCall(comm.number, operation, size, IN_TABLES[kind].name, redop, top),
+                LoggedCall(
+                    comm.number, operation, size, IN_TABLES[kind].name, redop, top
+                ),
                 NONE,
                 NONE,
                 line,

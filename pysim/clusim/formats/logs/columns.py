@@ -37,7 +37,9 @@ def small(values: NDArray[np.integer]) -> NDArray[np.integer]:
     return values.astype(np.result_type(*map(np.min_scalar_type, ends)))
 
 
-def translate_keys(values: NDArray[np.integer], to: Mapping[int, int]) -> NDArray[np.integer]:
+def translate_keys(
+    values: NDArray[np.integer], to: Mapping[int, int]
+) -> NDArray[np.integer]:
     """Return `values` with the keys of `to` replaced by their values."""
     old = np.array(sorted(to), np.int64)
     new = np.array([to[key] for key in old.tolist()], np.int64)
@@ -124,14 +126,18 @@ class OwnedRows:
         self._columns = columns
         self._order = np.argsort(owners, kind="stable")
         last_owner = int(owners.max()) if len(owners) else NONE
-        self._starts = np.searchsorted(owners[self._order], np.arange(last_owner + 2)).tolist()
+        self._starts = np.searchsorted(
+            owners[self._order], np.arange(last_owner + 2)
+        ).tolist()
 
     def rows(self, owner: int, names: Iterable[str]) -> Iterable[tuple[int, ...]]:
         """Return the rows of an owner, in order, with the values of these columns."""
         if not 0 <= owner < len(self._starts) - 1:
             return ()
         rows = self._order[self._starts[owner] : self._starts[owner + 1]]
-        return zip(*(self._columns[name][rows].tolist() for name in names), strict=True)
+        return zip(
+            *(self._columns[name][rows].tolist() for name in names), strict=True
+        )
 
 
 class Repeating(_Growing):
@@ -162,7 +168,9 @@ class Repeating(_Growing):
         """Return a column in full."""
         return small(self.column(name))
 
-    def column(self, name: str, rows: NDArray[np.int64] | slice = slice(None)) -> Column:
+    def column(
+        self, name: str, rows: NDArray[np.int64] | slice = slice(None)
+    ) -> Column:
         """Return the values of some rows in a column."""
         kinds, which, running = self._merge_parts()
         if name in running:
@@ -172,7 +180,9 @@ class Repeating(_Growing):
 
     def windows(self) -> Iterator[slice]:
         """Yield slices of all rows, in order."""
-        yield from (slice(at, at + PART_ROWS) for at in range(0, len(self), PART_ROWS))
+        yield from (
+            slice(at, at + PART_ROWS) for at in range(0, len(self), PART_ROWS)
+        )
 
     def replace(self, name: str, values: Mapping[int, int]) -> None:
         """Replace the keys of `values` by their values in a column of few values."""
@@ -188,7 +198,11 @@ class Repeating(_Growing):
     def kept_bytes(self) -> int:
         """Memory of the rows [B]."""
         kinds, which, running = self._merge_parts()
-        arrays = [which, *kinds.values(), *(column.above for column in running.values())]
+        arrays = [
+            which,
+            *kinds.values(),
+            *(column.above for column in running.values()),
+        ]
         return sum(0 if 0 in array.strides else array.nbytes for array in arrays)
 
     def _pack(self, part: Mapping[str, Column]) -> None:
@@ -206,11 +220,18 @@ class Repeating(_Growing):
         """Merge and return the parts."""
         self._flush()
         if len(self._parts) != 1:
-            kinds, which, running = zip(*self._parts, strict=True) if self._parts else ((), (), ())
-            starts = np.cumsum([0, *(len(part[self._of_kind[0]]) for part in kinds)]).tolist()
+            kinds, which, running = (
+                zip(*self._parts, strict=True) if self._parts else ((), (), ())
+            )
+            starts = np.cumsum(
+                [0, *(len(part[self._of_kind[0]]) for part in kinds)]
+            ).tolist()
             self._parts = [
                 (
-                    {name: _concatenate([part[name] for part in kinds]) for name in self._of_kind},
+                    {
+                        name: _concatenate([part[name] for part in kinds])
+                        for name in self._of_kind
+                    },
                     _narrow(
                         _concatenate(
                             [
@@ -220,7 +241,9 @@ class Repeating(_Growing):
                         )
                     ),
                     {
-                        name: _Offsets.of(_concatenate([part[name].values() for part in running]))
+                        name: _Offsets.of(
+                            _concatenate([part[name].values() for part in running])
+                        )
                         for name in self._running
                     },
                 )
@@ -251,7 +274,9 @@ def _concatenate(parts: Sequence[Column]) -> Column:
 
 def count_rows(table: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rows that differ before the last column, with sums of the last column."""
-    _, first, which = np.unique(row_hash(*table.T[:-1]), return_index=True, return_inverse=True)
+    _, first, which = np.unique(
+        row_hash(*table.T[:-1]), return_index=True, return_inverse=True
+    )
     result = table[first]
     result[:, -1] = np.bincount(which, table[:, -1], len(first)).astype(np.int64)
     return result

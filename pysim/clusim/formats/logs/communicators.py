@@ -29,10 +29,10 @@ _MOST_LOOKS = 1_000_000
 """Comparisons of handles with communicators, before handles are compared with the `_LAST`."""
 
 _LAST = 16
-_FEW_LOOKS = (
-    f"too many communicators without ids to compare all: only the last {_LAST} are compared"
+_FEW_LOOKS = f"too many communicators without ids to compare all: only the last {_LAST} are compared"
+_FEW_PLACES = (
+    "the log names too many ranks that did not log: their hosts are not noted"
 )
-_FEW_PLACES = "the log names too many ranks that did not log: their hosts are not noted"
 _HEX = re.compile(r"[0-9a-fA-F]{1,16}").fullmatch
 
 
@@ -78,7 +78,9 @@ class _Signatures:
         calls = self._calls
         member = calls.column("member").astype(np.int64)
         rows = np.flatnonzero(turns(member) < _SIGNATURE)
-        return OwnedRows(member[rows], {name: calls.column(name, rows) for name in _COMPARED})
+        return OwnedRows(
+            member[rows], {name: calls.column(name, rows) for name in _COMPARED}
+        )
 
     def of(self, member: int) -> dict[int, tuple[int, int, int]]:
         result = self._known.get(member)
@@ -91,13 +93,15 @@ class _Signatures:
     def alternate(self, one: int, other: int) -> bool:
         """Return True if calls of the two handles alternate: one thread drives both GPUs."""
         lines = [
-            [line for (line,) in self._first.rows(member, ("line",))] for member in (one, other)
+            [line for (line,) in self._first.rows(member, ("line",))]
+            for member in (one, other)
         ]
         first, second = sorted(lines)
         pairs = zip(first, second, strict=False)
         after = [*first[1:], 1 << 62]
         return 0 <= len(first) - len(second) <= 1 and all(
-            a < b < following for (a, b), following in zip(pairs, after, strict=False)
+            a < b < following
+            for (a, b), following in zip(pairs, after, strict=False)
         )
 
     def agree(self, one: int, other: int, ranked: bool) -> bool:
@@ -108,7 +112,9 @@ class _Signatures:
         return all(first[op] == second[op] for op in shared)
 
 
-def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCommunicator]:
+def find_communicators(
+    facts: RawLog, runs: Sequence[TableRun]
+) -> list[LoggedCommunicator]:
     """Return the communicators, in the order of their handles' first lines."""
     devices = _devices(runs)
     sizes = _SilentSizes(facts, runs)
@@ -119,7 +125,9 @@ def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCo
     open_ones: dict[tuple[int, int], _Open] = {}
     looks = _Looks()
     of_member: dict[int, LoggedCommunicator] = {}
-    for number in sorted(range(len(facts.members)), key=lambda i: facts.members[i].line):
+    for number in sorted(
+        range(len(facts.members)), key=lambda i: facts.members[i].line
+    ):
         member = facts.members[number]
         if member.pointer == 0 and number not in used and not member.orders:
             continue
@@ -127,11 +135,17 @@ def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCo
             continue
         process = facts.processes[member.process]
         if member.rank == NONE:
-            member.rank = devices.get((member.run, process.host, process.pid, member.device), NONE)
+            member.rank = devices.get(
+                (member.run, process.host, process.pid, member.device), NONE
+            )
         n_ranks = member.n_ranks if member.n_ranks != NONE else sizes(member)
         key = _key(member, n_ranks, of_member, process.pid)
-        candidates = open_ones.setdefault((member.run, n_ranks), _Open(facts, signatures))
-        existing = by_key.get(key) if key is not None else candidates.choose(number, looks)
+        candidates = open_ones.setdefault(
+            (member.run, n_ranks), _Open(facts, signatures)
+        )
+        existing = (
+            by_key.get(key) if key is not None else candidates.choose(number, looks)
+        )
         if existing is None and len(result) >= MOST_COMMUNICATORS:
             facts.left_out += 1
             continue
@@ -161,7 +175,9 @@ def find_communicators(facts: RawLog, runs: Sequence[TableRun]) -> list[LoggedCo
 def _new(
     communicators: list[LoggedCommunicator], member: Member, n_ranks: int
 ) -> LoggedCommunicator:
-    communicator = LoggedCommunicator(len(communicators), member.run, n_ranks, member.comm_id)
+    communicator = LoggedCommunicator(
+        len(communicators), member.run, n_ranks, member.comm_id
+    )
     communicators.append(communicator)
     return communicator
 
@@ -211,7 +227,8 @@ class _Open:
         best: _Candidate | None = None
         for candidate in self._of_rank(member.rank, looks):
             if (member.process, member.device) in candidate.places and not (
-                member.rank == NONE and self._signatures.alternate(candidate.lowest, number)
+                member.rank == NONE
+                and self._signatures.alternate(candidate.lowest, number)
             ):
                 continue
             ranked = member.rank != NONE and not candidate.communicator.unplaced
@@ -234,7 +251,9 @@ class _Open:
         if looks.left <= 0:
             return [c for c in self._all[-_LAST:] if c.lacks(rank)]
         candidates, position = self._lacking.get(rank, ([], 0))
-        candidates = [c for c in (*candidates, *self._all[position:]) if c.lacks(rank)]
+        candidates = [
+            c for c in (*candidates, *self._all[position:]) if c.lacks(rank)
+        ]
         looks.left -= len(candidates) + len(self._all) - position
         self._lacking[rank] = (candidates, len(self._all))
         return candidates
@@ -269,21 +288,32 @@ class _SilentSizes:
         self._runs = {run.number: run.n_ranks for run in runs if run.n_ranks}
         self._facts = facts
         self._highest: dict[tuple[bool, int], int] = {}
-        silent = np.array([member.n_ranks == NONE for member in facts.members] or [False])
+        silent = np.array(
+            [member.n_ranks == NONE for member in facts.members] or [False]
+        )
         for table in (facts.links, facts.trees, facts.connections):
             columns = dict(table.columns())
             ends = [
-                n for n in columns if n in ("before", "rank", "after", "up", "source", "target")
+                n
+                for n in columns
+                if n in ("before", "rank", "after", "up", "source", "target")
             ]
             rows = np.flatnonzero(silent[columns["member"].astype(np.int64)])
             if len(rows) == 0:
                 continue
-            high = np.max([columns[name][rows].astype(np.int64) for name in ends], axis=0) + 1
+            high = (
+                np.max(
+                    [columns[name][rows].astype(np.int64) for name in ends], axis=0
+                )
+                + 1
+            )
             highest = np.zeros(len(silent), np.int64)
             np.maximum.at(highest, columns["member"][rows].astype(np.int64), high)
             for number in np.flatnonzero(highest).tolist():
                 place = self._place(facts, facts.members[number])
-                self._highest[place] = max(self._highest.get(place, 0), int(highest[number]))
+                self._highest[place] = max(
+                    self._highest.get(place, 0), int(highest[number])
+                )
 
     @staticmethod
     def _place(facts: RawLog, member: Member) -> tuple[bool, int]:
@@ -304,23 +334,35 @@ def _described_handles(facts: RawLog) -> set[int]:
     for rows in (facts.connections, facts.links, facts.trees, facts.nvls_trees):
         used |= set(np.unique(rows.columns()["member"]).tolist())
     for number, member in enumerate(facts.members):
-        if member.counts or member.patterns or member.system or member.costs or member.timings:
+        if (
+            member.counts
+            or member.patterns
+            or member.system
+            or member.costs
+            or member.timings
+        ):
             used.add(number)
     return used
 
 
 def _place_by_labels(facts: RawLog, communicator: LoggedCommunicator) -> None:
     """Set missing ranks of handles to their launcher's labels, if this is possible for all."""
-    labels = [facts.processes[facts.members[h].process].label for h in communicator.unplaced]
+    labels = [
+        facts.processes[facts.members[h].process].label
+        for h in communicator.unplaced
+    ]
     free = all(
-        0 <= label < communicator.n_ranks and label not in communicator.members for label in labels
+        0 <= label < communicator.n_ranks and label not in communicator.members
+        for label in labels
     )
     if labels and len(set(labels)) == len(labels) and free:
         for handle, label in zip(communicator.unplaced, labels, strict=True):
             facts.members[handle].rank = label
             communicator.members[label] = handle
         communicator.unplaced = []
-        communicator.assumed.append("ranks are the numbers the launcher put in front of the lines")
+        communicator.assumed.append(
+            "ranks are the numbers the launcher put in front of the lines"
+        )
 
 
 class _Described:
@@ -337,7 +379,9 @@ class _Described:
         for run in runs:
             self._runs.setdefault(run.number, (run, run.n_ranks))
             for device in run.devices:
-                self._names.setdefault((run.number, device.host, device.device), device.name)
+                self._names.setdefault(
+                    (run.number, device.host, device.device), device.name
+                )
         self._left = _MOST_PLACES
 
     def add(self, communicator: LoggedCommunicator) -> None:
@@ -380,7 +424,9 @@ class _Described:
                     if rank < communicator.n_ranks:
                         communicator.host_of.setdefault(rank, host)
                         bus = node.name[4:].rpartition("-")[2]
-                        communicator.bus_of.setdefault(rank, int(bus, 16) if _HEX(bus) else 0)
+                        communicator.bus_of.setdefault(
+                            rank, int(bus, 16) if _HEX(bus) else 0
+                        )
             missing = communicator.n_ranks - len(communicator.host_of)
             if member.n_nodes == 1 and host and missing > 0:
                 # More GPUs than a node can have: the number in the log is wrong.
@@ -396,8 +442,12 @@ def _assume(facts: RawLog, communicator: LoggedCommunicator) -> None:
     missing = communicator.n_ranks > sum(
         0 <= r < communicator.n_ranks for r in communicator.members
     )
-    unplaced_hosts = [facts.processes[facts.members[h].process].host for h in communicator.unplaced]
-    per_node = max((facts.members[h].local_ranks for h in communicator.handles), default=NONE)
+    unplaced_hosts = [
+        facts.processes[facts.members[h].process].host for h in communicator.unplaced
+    ]
+    per_node = max(
+        (facts.members[h].local_ranks for h in communicator.handles), default=NONE
+    )
     if missing and not communicator.unplaced:
         logged = sorted(communicator.members)
         communicator.assumed.append(
@@ -408,8 +458,12 @@ def _assume(facts: RawLog, communicator: LoggedCommunicator) -> None:
             f"the log does not contain the ranks of {communicator.n_logged} of {communicator.n_ranks} GPUs"
         )
     hosts = [communicator.host_of[rank] for rank in sorted(communicator.host_of)]
-    communicator.hosts = list(dict.fromkeys([*hosts, *(h for h in unplaced_hosts if h)]))
-    nodes = max((facts.members[h].n_nodes for h in communicator.handles), default=NONE)
+    communicator.hosts = list(
+        dict.fromkeys([*hosts, *(h for h in unplaced_hosts if h)])
+    )
+    nodes = max(
+        (facts.members[h].n_nodes for h in communicator.handles), default=NONE
+    )
     if nodes > len(communicator.hosts) > 0:
         communicator.assumed.append(
             f"{nodes} nodes, {len(communicator.hosts)} of them logged"
@@ -433,7 +487,11 @@ def rings_of(
     rings: dict[int, list[int]] = {}
     cut: set[int] = set()
     for member in members:
-        rings |= {c: order for c, order in member.orders.items() if c not in member.cut_orders}
+        rings |= {
+            c: order
+            for c, order in member.orders.items()
+            if c not in member.cut_orders
+        }
         cut |= member.cut_orders
     after: dict[int, dict[int, int]] = {}
     for channel, before, rank, behind in links:

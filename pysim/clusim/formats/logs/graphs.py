@@ -37,8 +37,12 @@ CONNECTION = re.compile(
 _COLLNET = re.compile(
     r"Coll(?:Net)? (\d{1,9})(?:/(\d{1,9}))? : (\d{1,9}) \[(send|receive)\] via (COLLNET/.+)$"
 )
-_ORDER = re.compile(r"Channel (\d{1,9})(?:/(\d{1,9}))? :((?: +\d{1,9})+)( *\.\.\.)?\s*$")
-_LINK = re.compile(r"Ring (\d{1,9}) : (-?\d{1,9}) -> (\d{1,9}) -> (-?\d{1,9})(?: comm .*)?\s*$")
+_ORDER = re.compile(
+    r"Channel (\d{1,9})(?:/(\d{1,9}))? :((?: +\d{1,9})+)( *\.\.\.)?\s*$"
+)
+_LINK = re.compile(
+    r"Ring (\d{1,9}) : (-?\d{1,9}) -> (\d{1,9}) -> (-?\d{1,9})(?: comm .*)?\s*$"
+)
 _TREE_LINE = re.compile(
     r"Tree (\d{1,9}) : (-?\d{1,9}) -> (\d{1,9}) -> (-?\d{1,9})/(-?\d{1,9})/(-?\d{1,9})"
 )
@@ -59,13 +63,19 @@ _PATTERN = re.compile(
     r" (?:bw|speed) (\d{1,18}(?:\.\d{1,18})?)/(\d{1,18}(?:\.\d{1,18})?),"
     r"(?: nHops \d{1,9},)? type (\w+)/(\w+), sameChannels (\d{1,9})"
 )
-_PATTERN_ORDER = re.compile(r"\s*\d{1,9} :((?: +(?:NET|GPU|NVS|NIC|PCI)/[\w-]+)+)\s*$")
+_PATTERN_ORDER = re.compile(
+    r"\s*\d{1,9} :((?: +(?:NET|GPU|NVS|NIC|PCI)/[\w-]+)+)\s*$"
+)
 _SYSTEM = re.compile(
     r"=== System : max(?:Bw|Width|Speed) (\d{1,18}(?:\.\d{1,18})?) total(?:Bw|Width|Speed) (\d{1,18}(?:\.\d{1,18})?)"
 )
-_SYSTEM_LINK = re.compile(r"( *)\+ (\w+)\[(\d{1,18}(?:\.\d{1,18})?)\] - (\S+)(?: \((.*)\))?\s*$")
+_SYSTEM_LINK = re.compile(
+    r"( *)\+ (\w+)\[(\d{1,18}(?:\.\d{1,18})?)\] - (\S+)(?: \((.*)\))?\s*$"
+)
 _SYSTEM_NODE = re.compile(r"((?:CPU|PCI|GPU|NVS|NIC|NET)/\S+)(?: \((.*)\))?\s*$")
-_PATH = re.compile(r"(?<!\w)(\w+/[\w-]+) \((\d{1,9})/(\d{1,18}(?:\.\d{1,18})?)/(\w+)\)")
+_PATH = re.compile(
+    r"(?<!\w)(\w+/[\w-]+) \((\d{1,9})/(\d{1,18}(?:\.\d{1,18})?)/(\w+)\)"
+)
 _PATH_LINE = re.compile(r"((?:GPU|NET|CPU|NVS|NIC)/[\w-]+) :(?=\w+/)")
 _COST = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)/ *(\d{1,18}(?:\.\d{1,18})?)\s*$")
 _COLLECTIVES = frozenset(Collective)
@@ -97,7 +107,9 @@ def _collnet(text: str) -> Fill | None:
     return _connection_fill(ends, match[5], rank, 1 if match[4] == "send" else 2)
 
 
-def _connection_fill(ends: tuple[int, ...], how: str, writer: int, side: int) -> Fill | None:
+def _connection_fill(
+    ends: tuple[int, ...], how: str, writer: int, side: int
+) -> Fill | None:
     """Return the fill of a connection, None for an unknown transport.
 
     Parameters
@@ -154,7 +166,9 @@ def _channel(text: str) -> Fill | None:
 def _row(table: str, pattern: re.Pattern[str], text: str) -> Fill | None:
     """Return the fill of a row of numbers, channel first and the writer third."""
     match = pattern.match(text)
-    numbers = () if match is None else tuple(int(number) for number in match.groups())
+    numbers = (
+        () if match is None else tuple(int(number) for number in match.groups())
+    )
     return _rows(table, [numbers]) if numbers and _legal(*numbers) else None
 
 
@@ -188,7 +202,9 @@ def _trees(text: str) -> Fill | None:
         if not _legal(max(numbers[::6]), *numbers):
             return None
         cut = (numbers[at : at + 6] for at in range(0, len(numbers), 6))
-        return _rows("trees", [(channel, up, rank, *down) for channel, *down, rank, up in cut])
+        return _rows(
+            "trees", [(channel, up, rank, *down) for channel, *down, rank, up in cut]
+        )
     rows: list[tuple[int, ...]] = []
     result = _TREES.findall(text)
     for channel, first_child, more_left, rank, right, more_right in result:
@@ -314,10 +330,16 @@ def _cost(text: str) -> Fill | None:
     titles: list[str] = []
     if name == "Algorithm":
         titles = [f"{algorithm}/{p}" for algorithm in cells for p in PROTOCOLS]
-    elif name.startswith("Latency"):  # up to 2.20: one header, "Tree/ LL | Tree/ LL128 | ..."
-        titles = ["/".join(part.strip() for part in cell.split("/")) for cell in cells]
+    elif name.startswith(
+        "Latency"
+    ):  # up to 2.20: one header, "Tree/ LL | Tree/ LL128 | ..."
+        titles = [
+            "/".join(part.strip() for part in cell.split("/")) for cell in cells
+        ]
     if titles:
-        return lambda facts, thread, line: setattr(facts.threads[thread], "table", titles)
+        return lambda facts, thread, line: setattr(
+            facts.threads[thread], "table", titles
+        )
     if name not in _COLLECTIVES:
         return None
     costs = [_COST.match(cell) for cell in cells]
@@ -330,7 +352,10 @@ def _cost(text: str) -> Fill | None:
         for column, cost in zip(table, costs, strict=False):
             if cost:
                 algorithm, _, protocol = column.partition("/")
-                member.costs[name, algorithm, protocol] = (float(cost[1]), float(cost[2]))
+                member.costs[name, algorithm, protocol] = (
+                    float(cost[1]),
+                    float(cost[2]),
+                )
         return True
 
     return fill

@@ -56,7 +56,9 @@ _P2P = re.compile(
     r"P2P/(direct pointer|direct|IPC|CUMEM|MNNVL|indirect/(\d{1,9})\[[0-9a-f]+\]|\d{1,9})(/read)?(/CE)?"
     r"(?: comm .*)?$"
 )
-_SHM = re.compile(r"(?:SHM(/direct|/CE)?(/direct|/CE)?|direct shared memory)(?: comm .*)?$")
+_SHM = re.compile(
+    r"(?:SHM(/direct|/CE)?(/direct|/CE)?|direct shared memory)(?: comm .*)?$"
+)
 _NET = re.compile(
     r"(NET|COLLNET)/([^/]+)/(\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA(?:\([A-Za-z]+\))?)?(/Shared)?(?: comm .*)?$"
 )
@@ -92,7 +94,14 @@ _TESTS = [
     for item in OPERATIONS.values()
     if item.test and item.test not in ("alltoallv", "hypercube")
 ]
-_USUAL = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce")
+_USUAL = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "alltoall",
+    "broadcast",
+    "reduce",
+)
 _REDUCTIONS = (*REDUCTIONS, "mulsum")
 
 
@@ -142,7 +151,11 @@ def infer_collective(rows: TableColumns, test: str = "") -> tuple[str, int]:
     numbers = set(result.values())
     n_ranks = rows.n_ranks or (numbers.pop() if len(numbers) == 1 else 0)
     names = [item.test for item in sorted(result, key=_usual)]
-    name = " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+    name = (
+        " or ".join([", ".join(names[:-1]), names[-1]])
+        if len(names) > 1
+        else "".join(names)
+    )
     return test or name, n_ranks
 
 
@@ -160,7 +173,9 @@ def _fitting(rows: TableColumns, ratio: float, test: str) -> dict[Operation, int
     return result if test else _likely(rows, result)
 
 
-def _likely(rows: TableColumns, candidates: dict[Operation, int]) -> dict[Operation, int]:
+def _likely(
+    rows: TableColumns, candidates: dict[Operation, int]
+) -> dict[Operation, int]:
     """Return the collectives without those for which such a table is unusual."""
     reducing = {item: n for item, n in candidates.items() if item.reduces}
     # Only some releases print the command line's reduction for all-to-all and messages.
@@ -168,10 +183,14 @@ def _likely(rows: TableColumns, candidates: dict[Operation, int]) -> dict[Operat
     if reducing and same and any(op in _REDUCTIONS for op in rows.ops):
         candidates = reducing
     named = _of_file(rows.source)
-    return {item: n for item, n in candidates.items() if item.test in named} or candidates
+    return {
+        item: n for item, n in candidates.items() if item.test in named
+    } or candidates
 
 
-def _ranks_of(item: Operation, rows: TableColumns, blocks: int, ratio: float) -> int | None:
+def _ranks_of(
+    item: Operation, rows: TableColumns, blocks: int, ratio: float
+) -> int | None:
     """Return the number of ranks for which a collective has the rows' bandwidth ratio.
 
     0 if several numbers fit, None if no number does.
@@ -183,10 +202,14 @@ def _ranks_of(item: Operation, rows: TableColumns, blocks: int, ratio: float) ->
         return n_ranks
     if n_ranks:
         factor = item.bus_factor(n_ranks)
-        return n_ranks if abs(factor - ratio) <= _CLOSE * max(factor, _CLOSE) else None
+        return (
+            n_ranks if abs(factor - ratio) <= _CLOSE * max(factor, _CLOSE) else None
+        )
     if item.bus == "all":
         return 0 if abs(1 - ratio) < _CLOSE else None
-    low, high = (bound / (2 if item.bus == "twice" else 1) for bound in _ratio_bounds(rows))
+    low, high = (
+        bound / (2 if item.bus == "twice" else 1) for bound in _ratio_bounds(rows)
+    )
     if low > high:  # the rows have different numbers of ranks
         return None
     # (n - 1) / n is the ratio.
@@ -199,9 +222,13 @@ def _ratio_bounds(rows: TableColumns) -> tuple[float, float]:
     """Return the limits of busbw / algbw over all rows, considering rounding."""
     good = (rows.algbw > _LEAST_GBPS) & (rows.busbw > 0)
     alg, bus = rows.algbw[good], rows.busbw[good]
-    decimals = next((d for d in (0, 1) if (np.round([alg, bus], d) == [alg, bus]).all()), 2)
+    decimals = next(
+        (d for d in (0, 1) if (np.round([alg, bus], d) == [alg, bus]).all()), 2
+    )
     half = 0.5 * 10.0**-decimals
-    return float(((bus - half) / (alg + half)).max()), float(((bus + half) / (alg - half)).min())
+    return float(((bus - half) / (alg + half)).max()), float(
+        ((bus + half) / (alg - half)).min()
+    )
 
 
 def _usual(item: Operation) -> int:
@@ -223,7 +250,9 @@ def _blocks(rows: TableColumns) -> int:
     """Return the blocks of `count` elements in the largest buffer: 1, the ranks, 0 if unknown."""
     result = {
         round(size / (count * IN_TABLES[kind].size_bytes))
-        for size, count, kind in zip(rows.sizes, rows.counts, rows.types, strict=False)
+        for size, count, kind in zip(
+            rows.sizes, rows.counts, rows.types, strict=False
+        )
         if count > 0 and size % (count * IN_TABLES[kind].size_bytes) == 0
     }
     if len(result) != 1:

@@ -131,7 +131,10 @@ def job_ranks(log: Log) -> JobRanks:
         hosts = _nodes_of_ranks(log, communicator, _hosts(log, communicator, result))
         places[communicator.number] = _places(communicator, hosts, buses)
     order = {
-        host: i for i, host in enumerate(dict.fromkeys(h for p in places.values() for h, _ in p))
+        host: i
+        for i, host in enumerate(
+            dict.fromkeys(h for p in places.values() for h, _ in p)
+        )
     }
     slots = sorted(
         {slot for of_ranks in places.values() for slot in of_ranks},
@@ -140,7 +143,9 @@ def job_ranks(log: Log) -> JobRanks:
     number = {slot: i for i, slot in enumerate(slots)}
     result.hosts = [host for host, _ in slots]
     result.devices = [device for _, device in slots]
-    result.of = {c: tuple(number[slot] for slot in of_ranks) for c, of_ranks in places.items()}
+    result.of = {
+        c: tuple(number[slot] for slot in of_ranks) for c, of_ranks in places.items()
+    }
     result.assumed = list(dict.fromkeys(result.assumed))
     if log.facts.spliced:
         _require_room(log, result)
@@ -155,10 +160,14 @@ def _require_room(log: Log, placed: JobRanks) -> None:
     InputError
         Names the two lines that contradict each other.
     """
-    largest = max(log.communicators, key=lambda c: (c.n_logged, c.n_ranks), default=None)
+    largest = max(
+        log.communicators, key=lambda c: (c.n_logged, c.n_ranks), default=None
+    )
     if largest is None:
         return
-    nodes = max((m.n_nodes for c in log.communicators for m in log.members(c)), default=NONE)
+    nodes = max(
+        (m.n_nodes for c in log.communicators for m in log.members(c)), default=NONE
+    )
     hosts = {p.host for p in log.facts.processes if p.lines and p.host}
     room = max(nodes, len(hosts), 1)
     names = placed.machines
@@ -166,10 +175,12 @@ def _require_room(log: Log, placed: JobRanks) -> None:
         return
     slots = set(placed.of.get(largest.number, ()))
     other = next(
-        (c for c in log.communicators if set(placed.of.get(c.number, ())) - slots), largest
+        (c for c in log.communicators if set(placed.of.get(c.number, ())) - slots),
+        largest,
     )
     places = [
-        log.facts.place(min(log.facts.members[h].line for h in c.handles)) for c in (largest, other)
+        log.facts.place(min(log.facts.members[h].line for h in c.handles))
+        for c in (largest, other)
     ]
     raise InputError(
         f"{places[0]}: a communicator of {largest.n_ranks} ranks on {room} node{'s' * (room > 1)}, but with those"
@@ -178,7 +189,9 @@ def _require_room(log: Log, placed: JobRanks) -> None:
     )
 
 
-def _hosts(log: Log, communicator: LoggedCommunicator, placed: JobRanks) -> list[str]:
+def _hosts(
+    log: Log, communicator: LoggedCommunicator, placed: JobRanks
+) -> list[str]:
     """Return the host of every rank; nodes that did not log get invented names."""
     n, host_of = communicator.n_ranks, communicator.host_of
     if len(host_of) >= n and all(rank in host_of for rank in range(n)):
@@ -200,7 +213,9 @@ def _hosts(log: Log, communicator: LoggedCommunicator, placed: JobRanks) -> list
     return [named[rank // per] for rank in range(n)]
 
 
-def _nodes_of_ranks(log: Log, communicator: LoggedCommunicator, hosts: list[str]) -> list[str]:
+def _nodes_of_ranks(
+    log: Log, communicator: LoggedCommunicator, hosts: list[str]
+) -> list[str]:
     """Return the node of every rank: hosts that multi-node NVLink (MNNVL) joins are one node."""
     members = log.members(communicator)
     local = max((m.local_ranks for m in members), default=NONE)

@@ -8,7 +8,14 @@ from clusim.formats.logs.call_lines import CallReader
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.graphs import CONNECTION, OF_GRAPHS, fills_of, system_line
 from clusim.formats.logs.infer_collective import parse_route
-from clusim.formats.logs.lines import LinePart, clean, label_of, parts, regular_front, stamp_ns
+from clusim.formats.logs.lines import (
+    LinePart,
+    clean,
+    label_of,
+    parts,
+    regular_front,
+    stamp_ns,
+)
 from clusim.formats.logs.messages import command_line, note_version
 from clusim.formats.logs.raw_log import Process, RawLog
 from clusim.formats.logs.tables import MOST_ROWS, TableReader
@@ -27,7 +34,8 @@ _TORCH = re.compile(rb"\[rank\d+\]:\[[EWI] ")
 _TORN = re.compile(rb"[\w.:-]{0,80} \[\d+\] NCCL INFO ")
 
 _SPEAKER = re.compile(
-    rb"(.*?)([A-Za-z0-9_][\w.-]{0,255}):(\d{1,10}):(\d{1,10}) \[(\d{1,3})\]", re.DOTALL
+    rb"(.*?)([A-Za-z0-9_][\w.-]{0,255}):(\d{1,10}):(\d{1,10}) \[(\d{1,3})\]",
+    re.DOTALL,
 )
 _SPEAKER_BYTES = 64
 """Longest ``host:pid:tid [device]`` of a regular header."""
@@ -75,7 +83,9 @@ class LineReader:
         facts, writers, calls, regular = self.facts, self._writers, self._calls, 0
         for number, line in enumerate(data.split(b"\n")[:-1], facts.lines + 1):
             head, mark, text = line.partition(b" NCCL INFO ")
-            writer = (writers.get(head) or self._writer(head, text)) if mark else None
+            writer = (
+                (writers.get(head) or self._writer(head, text)) if mark else None
+            )
             if not line:
                 facts.app_lines += 1
                 continue
@@ -104,7 +114,11 @@ class LineReader:
         if prefix is None:
             return None
         speaker = self._writers.get(name)
-        if speaker is None and len(name) <= _SPEAKER_BYTES and not _LIBRARY.search(text):
+        if (
+            speaker is None
+            and len(name) <= _SPEAKER_BYTES
+            and not _LIBRARY.search(text)
+        ):
             speaker = self._speaker(name)
         if speaker is None:
             return None
@@ -160,9 +174,13 @@ class LineReader:
             self.facts.unread += 1
             return
         label = label_of(raw)
-        if match := _TORCH.search(line):  # PyTorch's lines are in another stream, which cuts NCCL's
+        if match := _TORCH.search(
+            line
+        ):  # PyTorch's lines are in another stream, which cuts NCCL's
             if match.start():
-                self._open_head(line[: match.start()].decode("utf-8", "replace"), number)
+                self._open_head(
+                    line[: match.start()].decode("utf-8", "replace"), number
+                )
             line = line[match.start() :]
         result = parts(line, self.facts.clean_hosts)
         self._stamp = NONE
@@ -173,10 +191,16 @@ class LineReader:
 
     def _foreign(self, line: bytes) -> bool:
         """Return True if a line cannot be of NCCL, nccl-tests, or the rest of a torn line."""
-        if self._bare != NONE or self.tables.in_row or (self._heads and len(line) <= _SHORT_REST):
+        if (
+            self._bare != NONE
+            or self.tables.in_row
+            or (self._heads and len(line) <= _SHORT_REST)
+        ):
             return False
         text = line.decode("latin-1")
-        return text.lstrip()[:1] not in _STARTS and not any(word in text for word in _WORDS)
+        return text.lstrip()[:1] not in _STARTS and not any(
+            word in text for word in _WORDS
+        )
 
     def _afford(self, work: int) -> bool:
         """Return True, and count the work, if the limit for torn lines permits it."""
@@ -192,7 +216,11 @@ class LineReader:
             text = part.text
             if part.cut and self._heads and _TORN.match(line):
                 return  # the rest of a header, which is put together with the next part
-            if part.cut and (stamp := stamp_ns(text.encode())) >= 0 and len(text) < 64:
+            if (
+                part.cut
+                and (stamp := stamp_ns(text.encode())) >= 0
+                and len(text) < 64
+            ):
                 self._stamp = stamp
                 return
             if part.cut and not self._known_text(text, number):
@@ -230,7 +258,9 @@ class LineReader:
             process.label = label if label != NONE else process.label
         return thread
 
-    def message(self, thread: int, number: int, text: bytes, *, cut: bool = False) -> None:
+    def message(
+        self, thread: int, number: int, text: bytes, *, cut: bool = False
+    ) -> None:
         """Read the message after a header."""
         facts = self.facts
         if facts.threads[thread].in_system and system_line(
@@ -242,7 +272,11 @@ class LineReader:
                 facts.cut_calls += not cut
             return
         fill, is_known_text = fills_of[text]
-        if (is_known_text or not cut) and fill(facts, thread, number) is False and not cut:
+        if (
+            (is_known_text or not cut)
+            and fill(facts, thread, number) is False
+            and not cut
+        ):
             facts.count(facts.unknown, text.decode("utf-8", "replace"), number)
 
     def _text(self, text: str, number: int) -> None:
@@ -270,7 +304,9 @@ class LineReader:
             if self.tables.comment(bare, number - self._offset()):
                 self._new_run()
                 for run in self.tables.runs[-1:]:
-                    facts.clean_hosts.update(device.host for device in run.devices[-1:])
+                    facts.clean_hosts.update(
+                        device.host for device in run.devices[-1:]
+                    )
                 return True
             if _HEADING.match(bare) and self._bare != NONE:
                 self._bare = NONE
@@ -300,7 +336,9 @@ class LineReader:
         thread = self.facts.bare_threads[self._bare]
         if not self.facts.threads[thread].in_system:
             return False
-        return system_line(self.facts, thread, number, text.removeprefix(self._indent))
+        return system_line(
+            self.facts, thread, number, text.removeprefix(self._indent)
+        )
 
     def _bare_thread(self) -> int:
         """Return the thread of messages without header; all up to a heading belong together."""
@@ -336,12 +374,16 @@ class LineReader:
         writer_rank = int(match[5] if match[7] == "receive" else match[3])
         if not self._afford(1 + len(facts.members) // 100):
             return False
-        writers = [m for m in facts.members if m.run == facts.run and m.rank == writer_rank]
+        writers = [
+            m for m in facts.members if m.run == facts.run and m.rank == writer_rank
+        ]
         if len(writers) != 1:
             return False
         facts.rejoined += 1
         fill = OF_GRAPHS["Channel"](match[0])
-        return fill is not None and fill(facts, writers[0].thread, number) is not False
+        return (
+            fill is not None and fill(facts, writers[0].thread, number) is not False
+        )
 
     def _join(self, text: str, number: int) -> bool:
         """Append a rest to the only head that it completes.
@@ -349,9 +391,13 @@ class LineReader:
         The result is a connection, or a header of a known thread.
         """
         is_complete = "NCCL INFO " in text
-        if not self._heads or len(text) > (256 if is_complete or " via " in text else _SHORT_REST):
+        if not self._heads or len(text) > (
+            256 if is_complete or " via " in text else _SHORT_REST
+        ):
             return False
-        self._heads = [head for head in self._heads if head[1] > number - _HEADS_LIVE]
+        self._heads = [
+            head for head in self._heads if head[1] > number - _HEADS_LIVE
+        ]
         fitting: list[tuple[int, LinePart]] = []
         for i, (head, _) in enumerate(self._heads):
             if not is_complete and " via " not in head and " via " not in text:
@@ -365,7 +411,9 @@ class LineReader:
                 torn_header = is_complete and self.facts.knows(
                     part.host, part.pid, part.tid, part.device
                 )
-                if torn_header or (match and parse_route(match[8].rstrip()) is not None):
+                if torn_header or (
+                    match and parse_route(match[8].rstrip()) is not None
+                ):
                     fitting.append((i, part))
         if len({(p.host, p.pid, p.tid, p.text) for _, p in fitting}) != 1:
             return False

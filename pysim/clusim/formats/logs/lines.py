@@ -106,8 +106,12 @@ def _host(host: str, before: bytes, hosts: Collection[str]) -> str:
         return host
     ends = (host[at:] for at in range(max(0, len(host) - _LONGEST_HOST), len(host)))
     fitting = [name for name in ends if name in hosts]
-    if before[-1:].isspace():  # a separate word is a name, unless it is the last column of a table
-        fitting = [name for name in fitting if _LAST_COLUMN.fullmatch(host[: -len(name)])]
+    if (
+        before[-1:].isspace()
+    ):  # a separate word is a name, unless it is the last column of a table
+        fitting = [
+            name for name in fitting if _LAST_COLUMN.fullmatch(host[: -len(name)])
+        ]
         fitting = fitting if _NUMBERS.fullmatch(before) else []
     return max(fitting, key=len) if fitting else host
 
@@ -147,7 +151,9 @@ def parts(line: bytes, hosts: Collection[str]) -> list[LinePart]:
     return result
 
 
-def _append(line_parts: list[LinePart], head: LinePart, text: bytes, *, cut: bool) -> None:
+def _append(
+    line_parts: list[LinePart], head: LinePart, text: bytes, *, cut: bool
+) -> None:
     decoded = text.decode("utf-8", "replace")
     if not head.level and not decoded.strip():
         return
@@ -163,7 +169,11 @@ def _second(text: bytes) -> int:
     year, month, date = (int(part) for part in (day or b"1970-01-01").split(b"-"))
     hour, minute, second = (int(part) for part in clock.split(b":"))
     good = (
-        1970 <= year < 2200 and 1 <= month <= 12 and 1 <= date <= 31 and hour < 24 and minute < 60
+        1970 <= year < 2200
+        and 1 <= month <= 12
+        and 1 <= date <= 31
+        and hour < 24
+        and minute < 60
     )
     return timegm((year, month, date, hour, minute, second)) if good else NONE
 

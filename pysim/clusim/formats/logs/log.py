@@ -19,7 +19,11 @@ from numpy.typing import NDArray
 from clusim.base.errors import InputError
 from clusim.base.limits import pause_collector
 from clusim.formats.logs.columns import NONE, OwnedRows, Repeating
-from clusim.formats.logs.communicators import LoggedCommunicator, find_communicators, rings_of
+from clusim.formats.logs.communicators import (
+    LoggedCommunicator,
+    find_communicators,
+    rings_of,
+)
 from clusim.formats.logs.infer_collective import LoggedRoute
 from clusim.formats.logs.line_reader import LineReader
 from clusim.formats.logs.operations import Columns, find_operations
@@ -49,7 +53,9 @@ def merge_torn_names(facts: RawLog) -> None:
         for number in numbers:
             process = facts.processes[number]
             is_rare = hosts[process.host] <= _FEW and process.pid != NONE
-            if is_rare and facts.processes[best].lines >= _MANY * max(process.lines, 1):
+            if is_rare and facts.processes[best].lines >= _MANY * max(
+                process.lines, 1
+            ):
                 moved[number] = best
     if not moved:
         return
@@ -62,7 +68,13 @@ def merge_torn_names(facts: RawLog) -> None:
         facts.processes[old].lines = 0
     facts.torn_handles |= members.keys()
     if members:
-        for rows in (facts.connections, facts.links, facts.trees, facts.nvls_trees, facts.calls):
+        for rows in (
+            facts.connections,
+            facts.links,
+            facts.trees,
+            facts.nvls_trees,
+            facts.calls,
+        ):
             rows.replace("member", members)
 
 
@@ -98,12 +110,20 @@ def drop_torn_handles(facts: RawLog) -> None:
         return
     lines = sorted(process.lines for process in facts.processes if process.lines)
     usual = lines[len(lines) * 3 // 4] if lines else 0
-    rare = {n for n, process in enumerate(facts.processes) if process.lines * _SHARE <= usual}
+    rare = {
+        n
+        for n, process in enumerate(facts.processes)
+        if process.lines * _SHARE <= usual
+    }
     sizes: dict[tuple[int, int], Counter[int]] = {}
     for member in facts.members:
         if member.comm_id and member.pointer:
-            sizes.setdefault((member.run, member.comm_id), Counter())[member.n_ranks] += 1
-    logged = {_rank_of(member) for member in facts.members if member.process not in rare}
+            sizes.setdefault((member.run, member.comm_id), Counter())[
+                member.n_ranks
+            ] += 1
+    logged = {
+        _rank_of(member) for member in facts.members if member.process not in rare
+    }
     fragments = {ident for ident in sizes if _is_fragment(ident, sizes)}
     intact = {
         number
@@ -117,7 +137,11 @@ def drop_torn_handles(facts: RawLog) -> None:
     }
     runs = {facts.members[number].run for number in intact}
     intact_handles = intact | facts.torn_handles
-    dropped = {n for n, m in enumerate(facts.members) if m.run in runs and n not in intact_handles}
+    dropped = {
+        n
+        for n, m in enumerate(facts.members)
+        if m.run in runs and n not in intact_handles
+    }
     facts.torn_handles |= dropped
     facts.lost_handles += len(dropped)
     for number in rare:
@@ -130,7 +154,9 @@ def _rank_of(member: Member) -> tuple[int, int, int]:
     return member.run, member.comm_id, member.rank
 
 
-def _is_fragment(ident: tuple[int, int], sizes: dict[tuple[int, int], Counter[int]]) -> bool:
+def _is_fragment(
+    ident: tuple[int, int], sizes: dict[tuple[int, int], Counter[int]]
+) -> bool:
     """Return True if a communicator's id is the start or the end of a more frequent id of its run."""
     run, text, times = ident[0], f"{ident[1]:x}", sizes[ident].total()
     return any(
@@ -171,7 +197,9 @@ class Log:
         if result is None:
             names = ("channel", "before", "rank", "after")
             links = self._links.rows(communicator.number, names)
-            result = rings_of(self.members(communicator), communicator.n_ranks, links)
+            result = rings_of(
+                self.members(communicator), communicator.n_ranks, links
+            )
             self._rings[communicator.number] = result
         return result
 
@@ -231,11 +259,15 @@ class Log:
         first = np.flatnonzero(new)
         owners, *unique = (column[first] for column in columns)
         table: Columns = dict(zip(_CONNECTION, unique, strict=True))
-        return OwnedRows(owners, table | {"times": np.diff(first, append=len(order))})
+        return OwnedRows(
+            owners, table | {"times": np.diff(first, append=len(order))}
+        )
 
     def run_of(self, communicator: LoggedCommunicator) -> TableRun | None:
         """Return the nccl-tests run of a communicator."""
-        return next((run for run in self.runs if run.number == communicator.run), None)
+        return next(
+            (run for run in self.runs if run.number == communicator.run), None
+        )
 
     @property
     def hosts(self) -> dict[str, list[str]]:
@@ -246,7 +278,9 @@ class Log:
                 result.setdefault(process.host, {})
         for run in self.runs:
             for device in run.devices:
-                result.setdefault(device.host, {})[f"{device.device} {device.bus}"] = device.name
+                result.setdefault(device.host, {})[
+                    f"{device.device} {device.bus}"
+                ] = device.name
         return {host: list(gpus.values()) for host, gpus in result.items()}
 
 
@@ -305,9 +339,20 @@ class _LogReader:
 
 def _require_something(facts: RawLog, tables: list[TableReader]) -> None:
     """Refuse files without lines of NCCL or nccl-tests."""
-    if facts.members or facts.tunings or facts.versions or any(t.runs for t in tables):
+    if (
+        facts.members
+        or facts.tunings
+        or facts.versions
+        or any(t.runs for t in tables)
+    ):
         return
-    contents = (facts.notes, facts.warnings, facts.timeouts, facts.environment, facts.clean_hosts)
+    contents = (
+        facts.notes,
+        facts.warnings,
+        facts.timeouts,
+        facts.environment,
+        facts.clean_hosts,
+    )
     if any(contents) or facts.spliced or facts.unread:
         return
     names = ["standard input" if name == STDIN else name for name in facts.files[:3]]

@@ -14,7 +14,12 @@ from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.infer_collective import LoggedRoute
 from clusim.formats.logs.log import Log, Tree
 from clusim.formats.logs.raw_log import Member
-from clusim.formats.logs.summary import CallGroupJson, channels_of, groups_of_calls, search_of
+from clusim.formats.logs.summary import (
+    CallGroupJson,
+    channels_of,
+    groups_of_calls,
+    search_of,
+)
 from clusim.formats.logs.tables import TableRun
 
 
@@ -42,7 +47,9 @@ def tree_picture(tree: Tree, hosts: Mapping[int, str]) -> str:
     return " ; ".join(lines) or "(not whole)"
 
 
-def _branch(root: int, children: Mapping[int, list[int]], hosts: Mapping[int, str]) -> str:
+def _branch(
+    root: int, children: Mapping[int, list[int]], hosts: Mapping[int, str]
+) -> str:
     visited = {root}
     text, rank = str(root), root
     # Iterative: a chain can contain all ranks, too many for recursion.
@@ -51,7 +58,13 @@ def _branch(root: int, children: Mapping[int, list[int]], hosts: Mapping[int, st
         down = [child for child in children.get(rank, []) if child not in visited]
         visited.update(down)
         if down:
-            text += " > (" if len(down) > 1 else " => " if _far(rank, down[0], hosts) else " > "
+            text += (
+                " > ("
+                if len(down) > 1
+                else " => "
+                if _far(rank, down[0], hosts)
+                else " > "
+            )
             if len(down) > 1:
                 text += "=> " if _far(rank, down[0], hosts) else ""
                 stack.append((rank, down[1:]))
@@ -108,7 +121,14 @@ def _mark(symbols: set[str]) -> str:
 _WIDEST_MATRIX = 16
 _PICTURES = 8
 _KINDS = 12
-_PATTERNS = {1: "balanced tree", 2: "split tree", 3: "tree", 4: "ring", 5: "NVLS", 6: "CollNet"}
+_PATTERNS = {
+    1: "balanced tree",
+    2: "split tree",
+    3: "tree",
+    4: "ring",
+    5: "NVLS",
+    6: "CollNet",
+}
 
 
 def report(log: Log, *, everything: bool = False) -> str:
@@ -133,7 +153,9 @@ def report(log: Log, *, everything: bool = False) -> str:
 
 
 def _cut(texts: Sequence[str], limit: int = 6) -> str:
-    return ", ".join(texts[:limit]) + (f", ... ({len(texts)})" if len(texts) > limit else "")
+    return ", ".join(texts[:limit]) + (
+        f", ... ({len(texts)})" if len(texts) > limit else ""
+    )
 
 
 def _head(log: Log) -> list[str]:
@@ -145,7 +167,9 @@ def _head(log: Log) -> list[str]:
     if facts.versions:
         lines.append(f"  version      {_cut(sorted(facts.versions))}")
     for host, gpus in list(log.hosts.items())[:16]:
-        names = ", ".join(f"{n} x {name or 'GPU'}" for name, n in Counter(gpus).items())
+        names = ", ".join(
+            f"{n} x {name or 'GPU'}" for name, n in Counter(gpus).items()
+        )
         nics = facts.nics.get(host, {})
         more = (
             f"; network {_cut([f'{nic} {speed}' for nic, speed in nics.items()], 4)}"
@@ -174,7 +198,9 @@ def _communicators(log: Log, detail: int) -> list[list[str]]:
         title = f"{n} ranks, {first.n_logged} logged"
         if len(same) > 1:
             numbers = format_ranges([c.number for c in same])
-            parts.append([f"Communicators {numbers} ({len(same)}): {title} each", *body])
+            parts.append(
+                [f"Communicators {numbers} ({len(same)}): {title} each", *body]
+            )
             continue
         name = f", id {first.comm_id:#x}" if first.comm_id else ""
         if first.parent != NONE:
@@ -188,14 +214,20 @@ def _communicators(log: Log, detail: int) -> list[list[str]]:
     return parts
 
 
-def _communicator(log: Log, communicator: LoggedCommunicator, detail: int) -> list[str]:
+def _communicator(
+    log: Log, communicator: LoggedCommunicator, detail: int
+) -> list[str]:
     members = log.members(communicator)
     lines: list[str] = []
     by_host: dict[str, list[int]] = {}
     for rank, host in communicator.host_of.items():
         by_host.setdefault(host, []).append(rank)
     for host, ranks in list(by_host.items())[: 16 * detail]:
-        buses = [f"{communicator.bus_of[r]:x}" for r in sorted(ranks) if r in communicator.bus_of]
+        buses = [
+            f"{communicator.bus_of[r]:x}"
+            for r in sorted(ranks)
+            if r in communicator.bus_of
+        ]
         gpus = {communicator.gpu_of.get(rank, "") for rank in ranks} - {""}
         more = f", {_cut(sorted(gpus))}" if gpus else ""
         more += f", bus {' '.join(buses[:16])}" if buses else ""
@@ -203,7 +235,8 @@ def _communicator(log: Log, communicator: LoggedCommunicator, detail: int) -> li
     channels = channels_of(members)
     if channels:
         lines.append(
-            "  channels     " + ", ".join(f"{n} {transport}" for transport, n in channels.items())
+            "  channels     "
+            + ", ".join(f"{n} {transport}" for transport, n in channels.items())
         )
     lines += _pictures(
         "ring", {c: ring_picture(r, communicator.host_of) for c, r in log.rings(communicator).items()}, detail
@@ -218,7 +251,9 @@ def _communicator(log: Log, communicator: LoggedCommunicator, detail: int) -> li
     heads = max((m.n_heads for m in members), default=NONE)
     if available or heads > 0:
         more = f", {heads} heads" if heads > 0 else ""
-        lines.append(f"  NVLS         available on {available} of {len(members)} ranks{more}")
+        lines.append(
+            f"  NVLS         available on {available} of {len(members)} ranks{more}"
+        )
     lines += _costs(members)
     longest = max((m.timings.get("total", 0.0) for m in members), default=0.0)
     if longest:
@@ -234,7 +269,9 @@ def _pictures(noun: str, pictures: dict[int, str], detail: int) -> list[str]:
     limit = _PICTURES * detail
     lines = []
     for picture, channels in list(by_picture.items())[:limit]:
-        excerpt = picture if len(picture) <= 200 or detail > 1 else picture[:196] + " ..."
+        excerpt = (
+            picture if len(picture) <= 200 or detail > 1 else picture[:196] + " ..."
+        )
         lines.append(f"  {noun:<5}{format_ranges(channels):>7} {excerpt}")
     if len(by_picture) > limit:
         lines.append(f"  ... and {len(by_picture) - limit} other {noun}s")
@@ -252,7 +289,10 @@ def _system(members: Sequence[Member]) -> list[str]:
         f"{len({n.name for n in nodes})} {noun}{'s' * (len(nodes) != 1)}"
         for noun, nodes in (
             ("CPU", [n for n in tops if n.name.startswith("CPU/")]),
-            ("GPU", [n for n in inner if n.name.startswith("GPU/") and n.link != "NVL"]),
+            (
+                "GPU",
+                [n for n in inner if n.name.startswith("GPU/") and n.link != "NVL"],
+            ),
             ("NIC", [n for n in inner if n.name.startswith("NET/")]),
         )
     ]
@@ -270,10 +310,15 @@ def _system(members: Sequence[Member]) -> list[str]:
         if member.system_bw
         else ""
     )
-    writer = f"rank {member.rank}" if member.rank >= 0 else "a rank of unknown number"
+    writer = (
+        f"rank {member.rank}" if member.rank >= 0 else "a rank of unknown number"
+    )
     return [
         f"  topology     as {writer} printed it: {', '.join(counts)}{bw}",
-        *(f"               {_cut(lines[at : at + 6])}" for at in range(0, min(len(lines), 12), 6)),
+        *(
+            f"               {_cut(lines[at : at + 6])}"
+            for at in range(0, min(len(lines), 12), 6)
+        ),
     ]
 
 
@@ -317,14 +362,20 @@ def _transports(log: Log, communicator: LoggedCommunicator) -> list[str]:
     if not connections:
         return []
     labels = Counter(route.label for *_, route, _ in connections)
-    lines = ["  transports   " + ", ".join(f"{n} x {label}" for label, n in labels.most_common())]
+    lines = [
+        "  transports   "
+        + ", ".join(f"{n} x {label}" for label, n in labels.most_common())
+    ]
     if 1 < communicator.n_ranks <= _WIDEST_MATRIX:
         legend = (
             "P P2P, i P2P through a GPU, S host memory, N network with GPUDirect, n without,"
             " T socket, * several"
         )
         lines.append(f"               from row to column: {legend}")
-        lines += [f"               {line}" for line in matrix(connections, communicator.n_ranks)]
+        lines += [
+            f"               {line}"
+            for line in matrix(connections, communicator.n_ranks)
+        ]
     return lines
 
 
@@ -335,7 +386,9 @@ def _calls(log: Log, limit: int) -> list[str]:
     total = len(log.operations)
     source = "" if len(log.calls) else ", from the tuner's lines of rank 0"
     lines = [f"Calls: {total} operations in {len(log.calls)} lines{source}"]
-    lines.append("  collective     ranks        size      type    op     count  algorithm")
+    lines.append(
+        "  collective     ranks        size      type    op     count  algorithm"
+    )
     rows = (_call_row(group) for group in groups[:limit])
     lines += text_table("  {:<14} {:>5} {:>11} {:>9} {:>5} {:>9}  {}", rows)
     if len(groups) > limit:
@@ -352,14 +405,26 @@ def _call_row(group: CallGroupJson) -> list[str]:
         chosen += f", model {group.model_us:g} us"
     ranks = str(group.n_ranks) if group.n_ranks > 0 else "?"
     size, count = format_size(group.size), str(group.count)
-    return [group.collective or "?", ranks, size, group.type, group.op, count, chosen]
+    return [
+        group.collective or "?",
+        ranks,
+        size,
+        group.type,
+        group.op,
+        count,
+        chosen,
+    ]
 
 
 def _run(run: TableRun) -> list[str]:
     name = run.collective() or "an unknown collective"
-    lines = [f"Measured: {name}, {run.n_ranks or '?'} ranks ({run.source}:{run.line})"]
+    lines = [
+        f"Measured: {name}, {run.n_ranks or '?'} ranks ({run.source}:{run.line})"
+    ]
     if run.values:
-        lines.append("         size      time us  busbw GB/s   in place us  busbw GB/s")
+        lines.append(
+            "         size      time us  busbw GB/s   in place us  busbw GB/s"
+        )
     rows: list[list[str | float]] = []
     for size, values in zip(run.sizes, run.values, strict=True):
         in_place = [] if math.isnan(values[4]) else [values[4], values[6]]
@@ -376,9 +441,13 @@ def _remaining_lines(log: Log, limit: int) -> list[str]:
     total = sum(kind.count for _, kind in kinds)
     lines = []
     if kinds:
-        lines.append(f"Not used: {total} lines of {facts.library or 'NCCL'} of {len(kinds)} kinds")
+        lines.append(
+            f"Not used: {total} lines of {facts.library or 'NCCL'} of {len(kinds)} kinds"
+        )
         lines += text_table(
-            "  {:>9}  {}", [(kind.count, name) for name, kind in kinds[:limit]], strip=False
+            "  {:>9}  {}",
+            [(kind.count, name) for name, kind in kinds[:limit]],
+            strip=False,
         )
         if len(kinds) > limit:
             lines.append(f"  ... and {len(kinds) - limit} more kinds")

@@ -10,9 +10,20 @@ import re
 from collections.abc import Callable, Iterator
 
 from clusim.base.limits import MOST_RANKS
-from clusim.base.terms.operations import ALGORITHMS, PROTOCOLS, find_algorithm, find_protocol
+from clusim.base.terms.operations import (
+    ALGORITHMS,
+    PROTOCOLS,
+    find_algorithm,
+    find_protocol,
+)
 from clusim.formats.logs.columns import NONE
-from clusim.formats.logs.raw_log import MOST_CHOSEN, LoggedChoice, Member, RawLog, kind_of
+from clusim.formats.logs.raw_log import (
+    MOST_CHOSEN,
+    LoggedChoice,
+    Member,
+    RawLog,
+    kind_of,
+)
 
 Fill = Callable[[RawLog, int, int], object]
 """Stores a message in the facts, given its thread and line number; returns False if a limit forbids it."""
@@ -43,25 +54,39 @@ _WHOLE_WITH_DOT = re.compile(r"-?\d{1,9}\.")
 _NET_LIST = re.compile(
     r"\[(\d{1,9})\]([\w.-]+):(\d{1,9}/\w+|[\w.:\[\]%-]+?)(?:<\d{1,9}>)?(?=[\s;]|$)"
 )
-_NET_DEV = re.compile(r"\[(\d{1,9})\] ([\w.-]+):\S+:(\d{1,9})/(\w+) .*?speed=(\d{1,9})")
-_VIRTUAL = re.compile(r"Made virtual device \[(\d{1,9})\] name=(\S+) speed=(\d{1,9})")
-_NVLS_DEV = re.compile(r"NVLS multicast support is (not )?available on dev (\d{1,9})")
-_NVLS_COMM = re.compile(r"NVLS comm (0x[0-9a-f]{1,16}) headRank (-?\d{1,9}) nHeads (\d{1,9})")
+_NET_DEV = re.compile(
+    r"\[(\d{1,9})\] ([\w.-]+):\S+:(\d{1,9})/(\w+) .*?speed=(\d{1,9})"
+)
+_VIRTUAL = re.compile(
+    r"Made virtual device \[(\d{1,9})\] name=(\S+) speed=(\d{1,9})"
+)
+_NVLS_DEV = re.compile(
+    r"NVLS multicast support is (not )?available on dev (\d{1,9})"
+)
+_NVLS_COMM = re.compile(
+    r"NVLS comm (0x[0-9a-f]{1,16}) headRank (-?\d{1,9}) nHeads (\d{1,9})"
+)
 _NVLS_HEAD = re.compile(r"NVLS Head +(\d{1,9}): +(\d{1,9}(?: +\d{1,9})*)$")
-_NVLS_TREE = re.compile(r"(-?\d{1,9})/(-?\d{1,9})/(-?\d{1,9})->(\d{1,9})->(-?\d{1,9})")
+_NVLS_TREE = re.compile(
+    r"(-?\d{1,9})/(-?\d{1,9})/(-?\d{1,9})->(\d{1,9})->(-?\d{1,9})"
+)
 _MOST_PLATFORMS, _MOST_KERNELS = 8, 10_000
 _KERNEL = re.compile(r"## \[[\d.]+\] \[\w+:\w+\] \w+ (K[LE])\b(?: HWID \w+ (\w+))?")
 
 
 def of_member(fill: Callable[[Member], object], rank: int = NONE) -> Fill:
     """Return a fill of the handle of a line, which is about this rank."""
-    return lambda facts, thread, line: fill(facts.members[facts.member_of(thread, line, rank)])
+    return lambda facts, thread, line: fill(
+        facts.members[facts.member_of(thread, line, rank)]
+    )
 
 
 def counting_fill(table: str, text: str, kind: str | None = None) -> Fill:
     """Return a fill that counts a line in a table of kinds of lines."""
     kind = kind_of[text] if kind is None else kind
-    return lambda facts, thread, line: facts.count(getattr(facts, table), text, line, kind)
+    return lambda facts, thread, line: facts.count(
+        getattr(facts, table), text, line, kind
+    )
 
 
 def ignore_message(facts: RawLog, thread: int, line: int) -> None:
@@ -73,7 +98,9 @@ def _comm(text: str) -> Fill | None:
     match = _COMM.match(text)
     if match is None:
         return None
-    pairs = dict(_PAIR.findall(match[5].partition(" - ")[0].replace("- Init", " - Init")))
+    pairs = dict(
+        _PAIR.findall(match[5].partition(" - ")[0].replace("- Init", " - Init"))
+    )
     function, pointer, rank, n_ranks = (
         match[1] or "",
         int(match[2], 16),
@@ -91,9 +118,18 @@ def _comm(text: str) -> Fill | None:
         number = facts.member_at(thread, pointer, line)
         member = facts.members[number]
         # The address of a destroyed communicator is soon reused.
-        contradicts = member.rank not in (NONE, rank) or member.n_ranks not in (NONE, n_ranks)
-        again = verb == "Init" and state == "START" and (member.started or member.complete)
-        if (contradicts or again or (member.ended and verb == "Init")) and verb not in _ENDS:
+        contradicts = member.rank not in (NONE, rank) or member.n_ranks not in (
+            NONE,
+            n_ranks,
+        )
+        again = (
+            verb == "Init"
+            and state == "START"
+            and (member.started or member.complete)
+        )
+        if (
+            contradicts or again or (member.ended and verb == "Init")
+        ) and verb not in _ENDS:
             number = facts.new_member(thread, line, pointer)
             member = facts.members[number]
         member.rank, member.n_ranks = rank, n_ranks
@@ -151,7 +187,9 @@ def note_version(text: str) -> Fill | None:
 
 
 def _version(text: str) -> Fill | None:
-    return note_version(text) or (ignore_message if text.startswith("NCCL git version") else None)
+    return note_version(text) or (
+        ignore_message if text.startswith("NCCL git version") else None
+    )
 
 
 def _timings(text: str) -> Fill | None:
@@ -160,7 +198,9 @@ def _timings(text: str) -> Fill | None:
     if match is None or not int(match[2]) < int(match[3]) <= MOST_RANKS:
         return None
     n_ranks = int(match[3])
-    timings = {"total": float(match[4])} | {k: float(v) for k, v in _TIMING.findall(match[5])}
+    timings = {"total": float(match[4])} | {
+        k: float(v) for k, v in _TIMING.findall(match[5])
+    }
 
     def fill(member: Member) -> None:
         member.n_ranks = n_ranks if member.n_ranks == NONE else member.n_ranks
@@ -178,9 +218,17 @@ def choice(text: str) -> Fill | None:
     if algorithm.isdecimal() and protocol.isdecimal():
         if int(algorithm) >= len(ALGORITHMS) or int(protocol) >= len(PROTOCOLS):
             return None
-        algorithm, protocol = ALGORITHMS[int(algorithm)].value, PROTOCOLS[int(protocol)].value
-    low, high = (int(match[5]), int(match[6])) if match[5] is not None else (NONE, NONE)
-    parsed_algorithm, parsed_protocol = find_algorithm(algorithm), find_protocol(protocol)
+        algorithm, protocol = (
+            ALGORITHMS[int(algorithm)].value,
+            PROTOCOLS[int(protocol)].value,
+        )
+    low, high = (
+        (int(match[5]), int(match[6])) if match[5] is not None else (NONE, NONE)
+    )
+    parsed_algorithm, parsed_protocol = (
+        find_algorithm(algorithm),
+        find_protocol(protocol),
+    )
     result = LoggedChoice(
         match[1] or "", int(match[2]), parsed_algorithm.value if parsed_algorithm else algorithm,
         parsed_protocol.value if parsed_protocol else protocol, low, high, float(match[7] or NONE),
@@ -222,7 +270,9 @@ def command_line(text: str) -> dict[str, str]:
     if "CCL_" not in text or _LAUNCHERS.search(text) is None:
         return {}
     assignments = [*_ASSIGNED.findall(text), *_LISTED.findall(text)]
-    return {name: value.strip("'\"").replace("\\,", ",") for name, value in assignments}
+    return {
+        name: value.strip("'\"").replace("\\,", ",") for name, value in assignments
+    }
 
 
 def _ofi(text: str) -> Fill | None:
@@ -243,9 +293,15 @@ def _network(text: str) -> Fill | None:
     for start in ("Using network ", "Initialized NET plugin "):
         if text.startswith(start):
             name = text.removeprefix(start).strip()
-            return lambda facts, thread, line: setattr(facts.process_at(thread), "network", name)
+            return lambda facts, thread, line: setattr(
+                facts.process_at(thread), "network", name
+            )
     listed = text.startswith(("NET/IB : Using", "NET/Socket : Using"))
-    nics = [(name, speed) for _, name, speed in _NET_LIST.findall(text)] if listed else []
+    nics = (
+        [(name, speed) for _, name, speed in _NET_LIST.findall(text)]
+        if listed
+        else []
+    )
     device = None if listed else _NET_DEV.search(text)
     if not listed and device is None:
         return ignore_message if _VIRTUAL.search(text) else None
@@ -255,7 +311,9 @@ def _network(text: str) -> Fill | None:
         for name, speed in nics:
             host.setdefault(name, speed)
         if device is not None:
-            host[device[2]] = f"{device[3]}/{device[4]} {int(device[5]) / 1000:g} Gb/s"
+            host[device[2]] = (
+                f"{device[3]}/{device[4]} {int(device[5]) / 1000:g} Gb/s"
+            )
 
     return fill
 
@@ -295,9 +353,18 @@ def _nvls(text: str) -> Fill | None:
 
 def _transport_fill(text: str) -> Fill | None:
     graph = text[10:].partition(",")[0].strip()
-    if graph not in ("all rings", "all trees", "NVLS tree", "NVLS", "all collnets", "collnet"):
+    if graph not in (
+        "all rings",
+        "all trees",
+        "NVLS tree",
+        "NVLS",
+        "all collnets",
+        "collnet",
+    ):
         return ignore_message if text.startswith("Connected ") else None
-    return of_member(lambda member: setattr(member, "connected", member.connected | {graph}))
+    return of_member(
+        lambda member: setattr(member, "connected", member.connected | {graph})
+    )
 
 
 def _kernel(text: str) -> Fill | None:

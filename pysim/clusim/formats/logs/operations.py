@@ -65,7 +65,9 @@ class _Matching:
     chosen: Numbers
     free: NDArray[np.bool_]
 
-    def attach(self, speaker: NDArray[np.int64], sizes: NDArray[np.int64], *, named: bool) -> None:
+    def attach(
+        self, speaker: NDArray[np.int64], sizes: NDArray[np.int64], *, named: bool
+    ) -> None:
         """Assign free tuner lines to calls without a choice, by handle, size and name if present."""
         lines, key, numbers = self._lines(speaker, named=named)
         if len(lines) == 0:
@@ -96,11 +98,15 @@ class _Matching:
         lines = lines[has_name[tunings["choice"][lines]] == named]
         numbers = tunings["choice"][lines].astype(np.int64)
         names = {name: i for i, name in enumerate(facts.names)}
-        name = np.array([names.get(choice.name, NONE) for choice in facts.choices], np.int64)
+        name = np.array(
+            [names.get(choice.name, NONE) for choice in facts.choices], np.int64
+        )
         size = np.array([choice.size for choice in facts.choices], np.int64)
         spoken = speaker[tunings["thread"][lines].astype(np.int64)]
         key = row_hash(
-            spoken, size[numbers], name[numbers] if named else np.full_like(spoken, NONE)
+            spoken,
+            size[numbers],
+            name[numbers] if named else np.full_like(spoken, NONE),
         )
         order = np.argsort(key, kind="stable")
         return lines[order], key[order], numbers[order]
@@ -120,7 +126,9 @@ def _has_blocks(name: str) -> bool:
     return result is not None and result.name in BLOCKWISE
 
 
-def message_bytes(facts: RawLog, calls: Columns, n_ranks: NDArray[np.integer]) -> NDArray[np.int64]:
+def message_bytes(
+    facts: RawLog, calls: Columns, n_ranks: NDArray[np.integer]
+) -> NDArray[np.int64]:
     """Return the size of each call as defined by nccl-tests: its largest buffer [B].
 
     0 for unknown types.
@@ -130,13 +138,19 @@ def message_bytes(facts: RawLog, calls: Columns, n_ranks: NDArray[np.integer]) -
         kind < len(TYPE_BYTES), TYPE_BYTES[np.minimum(kind, len(TYPE_BYTES) - 1)], 0
     )
     has_blocks = np.array([_has_blocks(name) for name in facts.names] or [False])
-    scale = np.where(has_blocks[calls["name"].astype(np.int64)], n_ranks, 1) if len(kind) else 1
+    scale = (
+        np.where(has_blocks[calls["name"].astype(np.int64)], n_ranks, 1)
+        if len(kind)
+        else 1
+    )
     # Invalid numbers of a damaged log must not result in a size.
     size = calls["count"].astype(np.float64) * element_bytes * scale
     return np.where(size < 2.0**62, size, 0).astype(np.int64)
 
 
-def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) -> Repeating:
+def find_operations(
+    facts: RawLog, communicators: Sequence[LoggedCommunicator]
+) -> Repeating:
     """Return the operations in the order of their first line.
 
     Columns: `communicator`, `name`, `op_count`, `count`, `type`, `op`, `root`, `size` [B], `ranks` (number
@@ -166,13 +180,26 @@ def find_operations(facts: RawLog, communicators: Sequence[LoggedCommunicator]) 
         matched = _match_members(facts, some, of_member)
         parts.append({name: small(column) for name, column in matched.items()})
     operations = _empty()
-    merged = {name: np.concatenate([part[name] for part in parts]) for name in operations.names}
+    merged = {
+        name: np.concatenate([part[name] for part in parts])
+        for name in operations.names
+    }
     order = np.argsort(merged["line"], kind="stable")
     operations.add({name: column[order] for name, column in merged.items()})
     return operations
 
 
-_OF_FIRST = ("name", "op_count", "count", "type", "op", "root", "stream", "time_ns", "line")
+_OF_FIRST = (
+    "name",
+    "op_count",
+    "count",
+    "type",
+    "op",
+    "root",
+    "stream",
+    "time_ns",
+    "line",
+)
 
 _TOGETHER = 1 << 19
 """Approximate number of calls that are matched together."""
@@ -185,7 +212,9 @@ def _empty() -> Repeating:
     )  # fmt: skip
 
 
-def _match_members(facts: RawLog, calls: Columns, of_member: NDArray[np.int64]) -> Columns:
+def _match_members(
+    facts: RawLog, calls: Columns, of_member: NDArray[np.int64]
+) -> Columns:
     """Return the operations of these calls, in the order of their first lines."""
     member, name, op_count = calls["member"], calls["name"], calls["op_count"]
     rank_of = np.array([member.rank for member in facts.members] or [NONE], np.int64)
@@ -223,8 +252,12 @@ def _reduce_groups(
 def _from_tunings(facts: RawLog, of_member: NDArray[np.int64]) -> Repeating:
     """Return the operations of a log with only tuner lines: rank 0 prints one per operation."""
     tunings = facts.tunings.columns()
-    spoken = np.array([facts.spoken_of(t) for t in range(len(facts.threads))] or [NONE], np.int64)
-    names = np.array([facts.name_of(c.name) if c.name else NONE for c in facts.choices] or [NONE])
+    spoken = np.array(
+        [facts.spoken_of(t) for t in range(len(facts.threads))] or [NONE], np.int64
+    )
+    names = np.array(
+        [facts.name_of(c.name) if c.name else NONE for c in facts.choices] or [NONE]
+    )
     sizes = np.array([c.size for c in facts.choices] or [0], np.int64)
     operations = _empty()
     choice, member = tunings["choice"], spoken[tunings["thread"]]

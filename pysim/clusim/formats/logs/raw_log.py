@@ -87,7 +87,15 @@ class LoggedPattern(JsonObject):
     """
 
     KEYS = (
-        *("pattern", "channels", "bw_intra", "bw_inter", "type_intra", "type_inter", "cross_nic"),
+        *(
+            "pattern",
+            "channels",
+            "bw_intra",
+            "bw_inter",
+            "type_intra",
+            "type_inter",
+            "cross_nic",
+        ),
         *("same_channels", "orders"),
     )
 
@@ -151,7 +159,9 @@ class Member:
     system: list[SystemNode] = field(default_factory=list)
     system_bw: tuple[float, float] | None = None
     paths: dict[str, dict[str, tuple[int, float, str]]] = field(default_factory=dict)
-    costs: dict[tuple[str, str, str], tuple[float, float]] = field(default_factory=dict)
+    costs: dict[tuple[str, str, str], tuple[float, float]] = field(
+        default_factory=dict
+    )
     thresholds: str = ""
     timings: dict[str, float] = field(default_factory=dict)
     network: str = ""
@@ -254,8 +264,12 @@ class RawLog:
             "member", "channel", "index", "source", "target", "route", "side"
         )
         self.links = Columns("member", "channel", "before", "rank", "after")
-        self.trees = Columns("member", "channel", "up", "rank", "down0", "down1", "down2")
-        self.nvls_trees = Columns("member", "channel", "up", "rank", "down0", "down1", "down2")
+        self.trees = Columns(
+            "member", "channel", "up", "rank", "down0", "down1", "down2"
+        )
+        self.nvls_trees = Columns(
+            "member", "channel", "up", "rank", "down0", "down1", "down2"
+        )
         self.calls = Repeating(
             "name", "count", "type", "op", "root", "member", "thread", "stream", "in_place",
             "op_count", "line", "time_ns", running=("op_count", "line", "time_ns"),
@@ -279,7 +293,11 @@ class RawLog:
     def place(self, line: int) -> str:
         """Return file and line of a line number."""
         at = bisect_left(self.file_lines, line) - 1
-        return f"{self.files[at]}:{line - self.file_lines[at]}" if at >= 0 else f"line {line}"
+        return (
+            f"{self.files[at]}:{line - self.file_lines[at]}"
+            if at >= 0
+            else f"line {line}"
+        )
 
     def process_of(self, host: str, pid: int) -> int:
         """Return the number of a process; create it if it is new."""
@@ -295,7 +313,9 @@ class RawLog:
 
     def thread_of(self, host: str, pid: int, tid: int, device: int) -> int:
         """Return the number of a thread for a device; create it if it is new."""
-        if len(self.threads) >= MOST_THREADS and not self.knows(host, pid, tid, device):
+        if len(self.threads) >= MOST_THREADS and not self.knows(
+            host, pid, tid, device
+        ):
             return self._lost()
         process = self.process_of(host, pid)
         result = self._thread.get((process, tid, device))
@@ -332,7 +352,9 @@ class RawLog:
         number = self._choice.get(choice)
         if number is None:
             full = len(self.choices) >= MOST_CHOICES
-            number = _number(self._choice, self.choices, UNKNOWN_CHOICE if full else choice)
+            number = _number(
+                self._choice, self.choices, UNKNOWN_CHOICE if full else choice
+            )
         return number
 
     def choice(self, number: int) -> LoggedChoice:
@@ -353,7 +375,9 @@ class RawLog:
         speaker = self.threads[thread]
         number, run = len(self.members), self.run
         self.members.append(
-            Member(speaker.process, thread, run, line, pointer, device=speaker.device)
+            Member(
+                speaker.process, thread, run, line, pointer, device=speaker.device
+            )
         )
         self.processes[speaker.process].members.append(number)
         self._of_run.setdefault((speaker.process, run), []).append(number)
@@ -361,7 +385,9 @@ class RawLog:
             self._bind(speaker.process, pointer, number)
             if not self._same_run(speaker.member):
                 speaker.member = number
-            if not self._same_run(self._device.get((speaker.process, speaker.device), NONE)):
+            if not self._same_run(
+                self._device.get((speaker.process, speaker.device), NONE)
+            ):
                 self._device[speaker.process, speaker.device] = number
         else:
             self.speaks_of(thread, number)
@@ -432,7 +458,9 @@ class RawLog:
 
     def _fits(self, member: int, rank: int) -> bool:
         existing = self.members[member]
-        return existing.run == self.run and (rank == NONE or existing.rank in (NONE, rank))
+        return existing.run == self.run and (
+            rank == NONE or existing.rank in (NONE, rank)
+        )
 
     def set_variable(self, name: str, value: str, process: int = NONE) -> bool:
         """Note a variable of a process, or of the job's command line; return False above the limits."""
@@ -444,14 +472,20 @@ class RawLog:
         return True
 
     def count(
-        self, table: dict[str, LineKind], text: str, line: int, kind: str | None = None
+        self,
+        table: dict[str, LineKind],
+        text: str,
+        line: int,
+        kind: str | None = None,
     ) -> None:
         """Count a line in one of the tables, by its kind or the kind of `text`, which is an example."""
         kind = kind_of[text] if kind is None else kind
         entry = table.get(kind)
         if entry is None:
             kind = kind if len(table) < MAX_KINDS else "(others)"
-            entry = table.setdefault(kind, LineKind(0, text.strip()[:200], self.place(line)))
+            entry = table.setdefault(
+                kind, LineKind(0, text.strip()[:200], self.place(line))
+            )
         entry.count += 1
 
     def note_miscount(self, member: int, n_ranks: int, line: int) -> None:

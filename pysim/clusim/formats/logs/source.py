@@ -49,10 +49,14 @@ def _read(stream: IO[bytes], report: Callable[[str], None], done: int) -> bytes:
         try:
             part = some(BLOCK_BYTES - size)
         except DAMAGED as error:
-            report(f"the compressed data are damaged or cut {_after(done + size)} ({error})")
+            report(
+                f"the compressed data are damaged or cut {_after(done + size)} ({error})"
+            )
             break
         except OSError as error:
-            report(f"cannot be read {_after(done + size)} ({error.strerror or error})")
+            report(
+                f"cannot be read {_after(done + size)} ({error.strerror or error})"
+            )
             break
         if not part:
             break
@@ -143,7 +147,9 @@ _TAGGED = re.compile(
 _COMPOSED = re.compile(rb"\n[a-z][\w.-]{0,80}-\d{1,9} +\| ")
 """Name before a line of Docker Compose: ``worker-1  | ``."""
 
-_TITLE = re.compile(rb"^(.{0,200}?)# {0,16}(?:nThread |size .{0,80}time +algbw)", re.MULTILINE)
+_TITLE = re.compile(
+    rb"^(.{0,200}?)# {0,16}(?:nThread |size .{0,80}time +algbw)", re.MULTILINE
+)
 _FRONT = re.compile(
     rb"^[ \t]{0,16}(?:\[[\w/.,:@-]{1,80}\]:?|(?:> ?){1,4}"
     rb"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,80} [\w./-]{1,40}\[\d{1,10}\]:"
@@ -156,7 +162,9 @@ _FRONT = re.compile(
 
 _TYPES = "|".join(sorted(IN_TABLES, reverse=True)).encode()
 _TYPE_PARTS = [
-    word.encode() for word in IN_TABLES if not any(o in word for o in IN_TABLES if o != word)
+    word.encode()
+    for word in IN_TABLES
+    if not any(o in word for o in IN_TABLES if o != word)
 ]
 """Parts of types' names: each name has at least one."""
 
@@ -164,16 +172,22 @@ _CELL = re.compile(rb"\||\xe2\x94[\x82\x83]")
 """A pipe, or the bar of a drawn box."""
 
 _RULE = re.compile(rb"[-:\s|+=\x80-\xff]*")
-_ROW = re.compile(rb"(?<![\w.])\d{1,18} +\d{1,18} +(?:" + _TYPES + rb")(?=[ \[-]|$)", re.MULTILINE)
+_ROW = re.compile(
+    rb"(?<![\w.])\d{1,18} +\d{1,18} +(?:" + _TYPES + rb")(?=[ \[-]|$)", re.MULTILINE
+)
 _NUMBERS = rb"(?: +(?:-?[\d.]+(?:[eE][+-]?\d+)?|N/A|-?nan|inf))"
 _COLUMNS = re.compile(rb"(?: +[a-z]{1,8})?" + _NUMBERS + rb"* *")
-_TAG = re.compile(rb"\[\d{1,9}(?:,\d{1,9})?\](?:<std(?:out|err|diag)>)?:?|(?<= )\d{1,9}:(?= )")
+_TAG = re.compile(
+    rb"\[\d{1,9}(?:,\d{1,9})?\](?:<std(?:out|err|diag)>)?:?|(?<= )\d{1,9}:(?= )"
+)
 """A launcher's tag, which also occurs between the columns of a row printed in parts."""
 
 _REST = re.compile(rb" *(?:\[\d{1,9}\]:?|\d{1,9}:)(?=" + _NUMBERS + rb"{3,9} *$)")
 """A tag before the last columns of a row."""
 
-_LEAD = re.compile(rb"(?:\[\d{1,9}(?:,\d{1,9})?\](?:<std(?:out|err|diag)>)?:?|\d{1,9}:|[ >])*")
+_LEAD = re.compile(
+    rb"(?:\[\d{1,9}(?:,\d{1,9})?\](?:<std(?:out|err|diag)>)?:?|\d{1,9}:|[ >])*"
+)
 _UNITS = re.compile(rb"(?<! ) *\((?:B|elements|us|GB/s)\)")
 _TITLES = re.compile(
     rb"nThread \d|Using devices|Rank +\d+ .{0,80}\bon +\S+ +device +\d|(?:size|bytes) .{0,80}\btime .{0,40}\balgbw"
@@ -230,7 +244,9 @@ class Dressing:
         if ord("(") in firsts and b" pid=" in data:
             data = _ACTOR.sub(b"", data)
         if ord("(") in firsts and b"x across cluster]" in data:
-            self.repeats += sum(int(match[1]) - 1 for match in _REPEATED.finditer(data))
+            self.repeats += sum(
+                int(match[1]) - 1 for match in _REPEATED.finditer(data)
+            )
             data = _REPEATED.sub(b"", data)
         tagged = ord("[") in firsts and any(
             tag in data for tag in (b"[default", b"[pod/", b"[trainer")
@@ -241,8 +257,14 @@ class Dressing:
         typed = not plain and any(part in data for part in _TYPE_PARTS)
         piped = typed and (b"|" in data or b"\xe2\x94" in data)
         if typed and _ROW.search(_CELL.sub(b" ", data) if piped else data):
-            data = b"\n".join(_restore_table_line(line) for line in data.split(b"\n"))
-        if not self._tables and b"#" in data and (b"nThread " in data or b" algbw" in data):
+            data = b"\n".join(
+                _restore_table_line(line) for line in data.split(b"\n")
+            )
+        if (
+            not self._tables
+            and b"#" in data
+            and (b"nThread " in data or b" algbw" in data)
+        ):
             title = _TITLE.search(data)
             self._tables = title is not None and bool(title[1].strip())
         if not self._tables:
@@ -262,4 +284,7 @@ def _first_bytes(data: bytes) -> set[int]:
     """Return the first bytes of the lines of a block."""
     buffer = np.frombuffer(data, np.uint8)
     at = np.flatnonzero(buffer[:-1] == ord("\n")) + 1
-    return {*buffer[:1].tolist(), *np.flatnonzero(np.bincount(buffer[at], minlength=1)).tolist()}
+    return {
+        *buffer[:1].tolist(),
+        *np.flatnonzero(np.bincount(buffer[at], minlength=1)).tolist(),
+    }

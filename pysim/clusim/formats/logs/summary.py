@@ -263,7 +263,9 @@ class LogJson(JsonObject):
 def summarize(log: Log) -> dict[str, Any]:
     """Return the content of a log as plain values: bytes, times in us, bandwidths in GB/s."""
     facts = log.facts
-    calls = {facts.names[name]: times for name, times in log.calls.tally("name").tolist()}
+    calls = {
+        facts.names[name]: times for name, times in log.calls.tally("name").tolist()
+    }
     source = "calls" if calls else "tuning lines" if len(facts.tunings) else ""
     return LogJson(
         files=list(facts.files),
@@ -290,7 +292,10 @@ def summarize(log: Log) -> dict[str, Any]:
 
 def _kinds(kinds: dict[str, LineKind]) -> list[LineKindJson]:
     result = sorted(kinds.items(), key=lambda item: -item[1].count)
-    return [LineKindJson(kind, entry.count, entry.example, entry.where) for kind, entry in result]
+    return [
+        LineKindJson(kind, entry.count, entry.example, entry.where)
+        for kind, entry in result
+    ]
 
 
 def channels_of(members: list[Member]) -> dict[str, int]:
@@ -299,7 +304,11 @@ def channels_of(members: list[Member]) -> dict[str, int]:
     for name in ("coll", "collnet", "nvls", "p2p", "p2p per peer"):
         counts = [m.counts[name] for m in members if name in m.counts]
         if counts:
-            result[name] = Counter(counts).most_common(1)[0][0] if len(counts) > 1 else counts[0]
+            result[name] = (
+                Counter(counts).most_common(1)[0][0]
+                if len(counts) > 1
+                else counts[0]
+            )
     return result
 
 
@@ -324,7 +333,9 @@ def _communicator(log: Log, communicator: LoggedCommunicator) -> LoggedCommJson:
             LoggedRankJson(
                 rank,
                 communicator.host_of.get(rank, ""),
-                f"{communicator.bus_of[rank]:x}" if rank in communicator.bus_of else "",
+                f"{communicator.bus_of[rank]:x}"
+                if rank in communicator.bus_of
+                else "",
                 communicator.gpu_of.get(rank, ""),
                 rank in communicator.members,
             )
@@ -332,9 +343,13 @@ def _communicator(log: Log, communicator: LoggedCommunicator) -> LoggedCommJson:
         ],
         channels=channels_of(members),
         ring_channels=max((m.channel_total for m in members), default=NONE),
-        rings={str(channel): ring for channel, ring in log.rings(communicator).items()},
+        rings={
+            str(channel): ring for channel, ring in log.rings(communicator).items()
+        },
         trees={
-            str(channel): {str(rank): [up, list(down)] for rank, (up, down) in tree.items()}
+            str(channel): {
+                str(rank): [up, list(down)] for rank, (up, down) in tree.items()
+            }
             for channel, tree in log.trees_of(communicator).items()
         },
         nvls=NvlsJson(
@@ -346,8 +361,14 @@ def _communicator(log: Log, communicator: LoggedCommunicator) -> LoggedCommJson:
         connections=len(connections),
         transports=dict(lines.most_common()),
         search=search_of(members),
-        system=[[node.depth, node.link, node.bw, node.name, node.note] for node in system],
-        costs={" ".join(key): list(cost) for key, cost in costs.items() if cost != (0.0, 0.0)},
+        system=[
+            [node.depth, node.link, node.bw, node.name, node.note] for node in system
+        ],
+        costs={
+            " ".join(key): list(cost)
+            for key, cost in costs.items()
+            if cost != (0.0, 0.0)
+        },
         init_s=max((m.timings.get("total", 0.0) for m in members), default=0.0),
         network=log.facts.processes[members[0].process].network,
         ended=dict(Counter(m.ended for m in members if m.ended)),
@@ -369,8 +390,17 @@ def groups_of_calls(log: Log) -> list[CallGroupJson]:
     for (size_of, name, size, kind, op, choice), times in sorted(
         zip(unique.tolist(), counts.tolist(), strict=True)
     ):
-        collective, chosen = facts.names[name] if name >= 0 else "", facts.choice(choice)
-        dtype = DATATYPES[kind] if 0 <= kind < len(DATATYPES) else str(kind) if kind >= 0 else ""
+        collective, chosen = (
+            facts.names[name] if name >= 0 else "",
+            facts.choice(choice),
+        )
+        dtype = (
+            DATATYPES[kind]
+            if 0 <= kind < len(DATATYPES)
+            else str(kind)
+            if kind >= 0
+            else ""
+        )
         redop = ""
         if "Reduce" in collective and op >= 0:
             redop = REDUCTIONS[op] if op < len(REDUCTIONS) else str(op)
@@ -391,10 +421,21 @@ def _number(value: float) -> float | None:
 
 def _run(run: TableRun) -> TableRunJson:
     rows = [
-        TableRowJson(size, kind, op, *(_number(values[column]) for column in (0, 1, 2, 4, 6)))
-        for size, kind, op, values in zip(run.sizes, run.types, run.ops, run.values, strict=True)
+        TableRowJson(
+            size, kind, op, *(_number(values[column]) for column in (0, 1, 2, 4, 6))
+        )
+        for size, kind, op, values in zip(
+            run.sizes, run.types, run.ops, run.values, strict=True
+        )
     ]
     average, wrong = _number(run.average_busbw), run.wrong
     return TableRunJson(
-        run.collective(), run.n_ranks, run.config, run.version, average, wrong, rows, run.failures
+        run.collective(),
+        run.n_ranks,
+        run.config,
+        run.version,
+        average,
+        wrong,
+        rows,
+        run.failures,
     )

@@ -14,7 +14,9 @@ from clusim.formats.logs.infer_collective import TableColumns, infer_collective
 
 _NUMBER = r"(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,9})?|nan|inf|-nan|N/A)"
 _TYPES = "|".join(sorted(IN_TABLES, reverse=True))
-_ROW = re.compile(rf"\s*(\d{{1,18}})\s+(\d{{1,18}})\s+({_TYPES})(?=\s|$|[a-z-])(.*)$")
+_ROW = re.compile(
+    rf"\s*(\d{{1,18}})\s+(\d{{1,18}})\s+({_TYPES})(?=\s|$|[a-z-])(.*)$"
+)
 _VALUES = re.compile(rf"\s*{_NUMBER}(?:\s+{_NUMBER})*\s*$")
 _ROOT = re.compile(r"-?\d{1,9}")
 _LIKE_ROW = re.compile(rf"\s*\d[\d,.']{{0,30}}\s+\d[\d,.']{{0,30}}\s+(?:{_TYPES})\s")
@@ -105,7 +107,10 @@ class TableRun:
     @property
     def is_complete(self) -> bool:
         """True if every rank has its line."""
-        return bool(self.devices) and len({device.rank for device in self.devices}) == self.n_ranks
+        return (
+            bool(self.devices)
+            and len({device.rank for device in self.devices}) == self.n_ranks
+        )
 
     def collective(self) -> str:
         """Return the collective as printed, else inferred from the columns (all names that fit)."""
@@ -117,13 +122,18 @@ class TableRun:
             ranks = {device.rank for device in self.devices}
             min_ranks = max(ranks, default=-1) + 1
             one = len({device.pid for device in self.devices}) == 1
-            gpus_per_process = self.config.get("nThread", 0) * self.config.get("nGpus", 0)
+            gpus_per_process = self.config.get("nThread", 0) * self.config.get(
+                "nGpus", 0
+            )
             columns = TableColumns(
                 self.source, len(ranks) if len(ranks) == min_ranks else 0, min_ranks,
                 one and gpus_per_process == len(ranks) > 1, self.header, self.sizes, self.counts,
                 self.types, self.ops, self.roots, self.column("algbw"), self.column("busbw"),
             )  # fmt: skip
-            self.known = key, infer_collective(columns, self.test.removesuffix("_perf"))
+            self.known = (
+                key,
+                infer_collective(columns, self.test.removesuffix("_perf")),
+            )
         return self.known[1]
 
 
@@ -169,17 +179,27 @@ class TableReader:
             run = self._run(line)
             run.devices.append(
                 TableDevice(
-                    int(rank), int(group or 0), int(pid or -1), host, int(device), bus, name
+                    int(rank),
+                    int(group or 0),
+                    int(pid or -1),
+                    host,
+                    int(device),
+                    bus,
+                    name,
                 )
             )
             return True
         bare = text[1:].strip()
-        if bare.startswith("nThread ") or (bare.startswith("minBytes ") and "maxBytes" in bare):
+        if bare.startswith("nThread ") or (
+            bare.startswith("minBytes ") and "maxBytes" in bare
+        ):
             run = self._begin(line)
             run.config = {name: int(value) for name, value in _CONFIG.findall(bare)}
             return True
         if bare.startswith(("size ", "bytes ")) and "time" in bare.split():
-            self._header([_OLD_TITLES.get(name, name) for name in bare.split()], line)
+            self._header(
+                [_OLD_TITLES.get(name, name) for name in bare.split()], line
+            )
             self.runs[-1].milliseconds = bare.startswith("bytes ")
             return True
         if match := _STARTED.match(text):
@@ -200,7 +220,9 @@ class TableReader:
         elif bare.startswith("Reducing maxBytes"):
             self._run(line).reduced = bare
         else:
-            return bare in ("", "Using devices") or bare.startswith(("(B)", "out-of-place"))
+            return bare in ("", "Using devices") or bare.startswith(
+                ("(B)", "out-of-place")
+            )
         return True
 
     def text(self, text: str, line: int) -> bool:
@@ -217,7 +239,11 @@ class TableReader:
         if "failure" in text and _FAILURE.search(text):
             self._run(line).failures.append(text.strip()[:200])
             return True
-        if not self.command and "_perf" in text and (command := _COMMAND.search(text)):
+        if (
+            not self.command
+            and "_perf" in text
+            and (command := _COMMAND.search(text))
+        ):
             self.command = f"{command[1]}_perf"
         return False
 
@@ -240,7 +266,10 @@ class TableReader:
         run = self._begin(line)
         if run is not last and not run.config and not run.devices:
             run.config, run.devices = dict(last.config), list(last.devices)
-            run.version, run.library = run.version or last.version, run.library or last.library
+            run.version, run.library = (
+                run.version or last.version,
+                run.library or last.library,
+            )
             run.header, run.halves = last.header, last.halves
             run.milliseconds = last.milliseconds
         return run
@@ -273,17 +302,23 @@ class TableReader:
             named = next((name for name in _OPS if words[0] == name), "")
             # All-gather does not reduce: some releases leave its column blank.
             if named or (
-                header is not None and not _VALUES.match(words[0]) and not _ROOT.fullmatch(words[0])
+                header is not None
+                and not _VALUES.match(words[0])
+                and not _ROOT.fullmatch(words[0])
             ):
                 op = named or words[0]
                 words = words[1:]
         # Without a header, an integer before the times is the root: -1, or a rank.
-        numbers = [word for word in words if _VALUES.match(word) or _ROOT.fullmatch(word)]
+        numbers = [
+            word for word in words if _VALUES.match(word) or _ROOT.fullmatch(word)
+        ]
         if len(numbers) != len(words):
             return False
         if words and (
             (header is not None and "root" in header)
-            or (header is None and len(words) in (5, 9) and _ROOT.fullmatch(words[0]))
+            or (
+                header is None and len(words) in (5, 9) and _ROOT.fullmatch(words[0])
+            )
         ):
             if not _ROOT.fullmatch(words[0]):
                 return False

@@ -27,14 +27,23 @@ from clusim.formats.recordings.chakra_graph import (
 from clusim.formats.recordings.chakra_ranks import ChakraGraph, ChakraHost
 from clusim.formats.recordings.chakra_schema import is_printed
 from clusim.formats.recordings.jsonstream import integers, read_items
-from clusim.formats.recordings.model import ABSENT, MOST_REPEATED, Event, EventKind, Recording
+from clusim.formats.recordings.model import (
+    ABSENT,
+    MOST_REPEATED,
+    Event,
+    EventKind,
+    Recording,
+)
 from clusim.formats.recordings.source import FileStream, Paths, names_of, streams
 
 _FILE = re.compile(
-    r"(?P<job>.*?)[._-]?(?:rank|npu)?[._-]?(?P<rank>\d+)\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", re.I
+    r"(?P<job>.*?)[._-]?(?:rank|npu)?[._-]?(?P<rank>\d+)\.(?:et|json)(?:\.gz|\.bz2|\.xz)?",
+    re.I,
 )
 _EAGER: Final = "ends of messages without a recorded time: a message is transferred when it is sent, as in ASTRA-sim"
-_CYCLIC: Final = "ranks with cyclic control dependencies: only data dependencies are kept"
+_CYCLIC: Final = (
+    "ranks with cyclic control dependencies: only data dependencies are kept"
+)
 _TRAFFIC: Final = "memory nodes: traffic of the GPU's memory"
 _ROOFLINE: Final = "nodes without a duration: computed from num_ops and tensor_size at the GPU's bf16 rate and memory"
 
@@ -48,7 +57,10 @@ _KINDS: Final[dict[str, EventKind]] = {
 
 
 def read(
-    paths: Paths, num_ranks: int = 0, machine_ranks: int = 0, calls: int | None = None
+    paths: Paths,
+    num_ranks: int = 0,
+    machine_ranks: int = 0,
+    calls: int | None = None,
 ) -> Recording:
     """Read the traces of a job.
 
@@ -75,10 +87,14 @@ def read(
 class _Reader:
     """State of reading a job."""
 
-    def __init__(self, paths: Paths, num_ranks: int, machine_ranks: int, calls: int | None) -> None:
+    def __init__(
+        self, paths: Paths, num_ranks: int, machine_ranks: int, calls: int | None
+    ) -> None:
         self.calls = calls
         names = names_of(paths)
-        self.name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        self.name = (
+            names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        )
         self.machine, self.machine_ranks = num_ranks, machine_ranks
         self.found = Recording("chakra", self.name)
         self.ranks: list[Rank] = []
@@ -89,7 +105,9 @@ class _Reader:
         self.size, self.common = self.files.siblings, self.files.tables
         self.found.skipped.update(self.files.skipped)
         if self.files.table_file:
-            self.found.assumed.append(f"groups are read from {self.files.table_file}")
+            self.found.assumed.append(
+                f"groups are read from {self.files.table_file}"
+            )
 
     def recording(self) -> Recording:
         """Return the content of the files."""
@@ -113,20 +131,35 @@ class _Reader:
         of = {other: rank.number for rank in self.ranks for other in rank.represents}
         if of.keys() == set(range(self.found.num_ranks)):
             self.found.representatives = tuple(of[rank] for rank in range(len(of)))
-        self.found.assumed += [f"{count} x {note}" for note, count in self.notes.items()]
+        self.found.assumed += [
+            f"{count} x {note}" for note, count in self.notes.items()
+        ]
         return self.found.finish()
 
     def _represent(self) -> None:
         """Repeat the rank of a file that represents its job; in large jobs replay only that rank."""
         result, rank = self.found, self.ranks[0]
         if len(self.ranks) > 1:
-            raise InputError(f"{rank.name}: represents all ranks, and there are other files")
+            raise InputError(
+                f"{rank.name}: represents all ranks, and there are other files"
+            )
         if self.calls is not None:
-            calls = (at for at, event in enumerate(result.events) if event.kind == "collective")
-            del result.events[next(islice(calls, self.calls, None), len(result.events)) :]
-        result.alike = rank.number == 0 and len(result.events) * result.num_ranks > MOST_REPEATED
+            calls = (
+                at
+                for at, event in enumerate(result.events)
+                if event.kind == "collective"
+            )
+            del result.events[
+                next(islice(calls, self.calls, None), len(result.events)) :
+            ]
+        result.alike = (
+            rank.number == 0
+            and len(result.events) * result.num_ranks > MOST_REPEATED
+        )
         if result.alike:
-            result.assumed.append(f"the file states that rank 0 represents all {result.num_ranks}")
+            result.assumed.append(
+                f"the file states that rank 0 represents all {result.num_ranks}"
+            )
 
     def _host(self, number: int, part: FileStream) -> None:
         host = ChakraHost(number, part, self.found)
@@ -150,10 +183,19 @@ class _Reader:
     def _count_ranks(self) -> None:
         """Determine the number of ranks of the job."""
         numbers = {rank.number for rank in self.ranks}
-        sizes = [rank.num_ranks for rank in self.ranks if rank.num_ranks] or [self.size]
+        sizes = [rank.num_ranks for rank in self.ranks if rank.num_ranks] or [
+            self.size
+        ]
         tables = [*self.common.values()]
-        tables += [table for rank in self.ranks for table in rank.communicators.values()]
-        num_ranks = max(*sizes, max(numbers) + 1, *(max(table) + 1 for table in tables if table), 0)
+        tables += [
+            table for rank in self.ranks for table in rank.communicators.values()
+        ]
+        num_ranks = max(
+            *sizes,
+            max(numbers) + 1,
+            *(max(table) + 1 for table in tables if table),
+            0,
+        )
         if num_ranks == 1 or numbers != set(range(num_ranks)):
             ends = [node.peer + 1 for node in self._messages()]
             num_ranks = max(num_ranks, *ends, 0)
@@ -170,7 +212,9 @@ class _Reader:
         self.found.hosts = list(hosts) if len(hosts) == num_ranks else []
         self.everyone = tuple(range(num_ranks))
         for rank in self.ranks:
-            for comm in {n.comm for n in rank.nodes.values() if n.kind == "collective"}:
+            for comm in {
+                n.comm for n in rank.nodes.values() if n.kind == "collective"
+            }:
                 self.callers[comm] = (*self.callers.get(comm, ()), rank.number)
 
     def _messages(self) -> list[ChakraNode]:
@@ -223,7 +267,11 @@ class _Reader:
             if other.number in (rank.number, node.peer)
         ]
         ranks = matched[0]
-        if ranks and {rank.number, node.peer} <= set(ranks) and all(r == ranks for r in matched):
+        if (
+            ranks
+            and {rank.number, node.peer} <= set(ranks)
+            and all(r == ranks for r in matched)
+        ):
             return f"group {node.comm}", ranks
         return "all ranks", self.everyone
 
@@ -234,7 +282,11 @@ class _Reader:
         if ranks is None and node.comm not in ("", "0"):
             callers = self.callers[node.comm]
             is_subset = 1 < len(callers) < len(self.ranks)
-            who = f"the ranks that call it, {_format_ranks(callers)}" if is_subset else "all ranks"
+            who = (
+                f"the ranks that call it, {_format_ranks(callers)}"
+                if is_subset
+                else "all ranks"
+            )
             self.found.assume(
                 f"group {node.comm!r} is not defined: {who} assumed; define it in comm_group.json"
             )
@@ -242,18 +294,28 @@ class _Reader:
                 return f"group {node.comm}", callers
         return self._dimensions(rank, node)
 
-    def _dimensions(self, rank: Rank, node: ChakraNode) -> tuple[str, tuple[int, ...]]:
+    def _dimensions(
+        self, rank: Rank, node: ChakraNode
+    ) -> tuple[str, tuple[int, ...]]:
         """Return name and ranks of the network dimensions of a collective."""
         everyone = self.everyone
         if len(set(node.dims)) < 2:
             return "all ranks", everyone
         inner = self.machine_ranks
-        if len(node.dims) == 2 and 1 < inner < len(everyone) and len(everyone) % inner == 0:
+        if (
+            len(node.dims) == 2
+            and 1 < inner < len(everyone)
+            and len(everyone) % inner == 0
+        ):
             first = rank.number // inner * inner
             if node.dims[0]:
-                self.notes["collectives over dimension 0: the ranks of a machine"] += 1
+                self.notes[
+                    "collectives over dimension 0: the ranks of a machine"
+                ] += 1
                 return "dimension 0", tuple(range(first, first + inner))
-            self.notes["collectives over dimension 1: ranks of the same place in every node"] += 1
+            self.notes[
+                "collectives over dimension 1: ranks of the same place in every node"
+            ] += 1
             return "dimension 1", everyone[rank.number - first :: inner]
         self.notes[
             "collectives over some dimensions of a network (involved_dim): taken to be over all ranks"
@@ -287,10 +349,18 @@ class _Reader:
         for place, at in order:
             rank = self.ranks[place]
             node = rank.nodes[at]
-            deps = tuple(dict.fromkeys(e for dep in node.deps for e in done[place, dep]))
+            deps = tuple(
+                dict.fromkeys(e for dep in node.deps for e in done[place, dep])
+            )
             if node.kind == "none":
                 if len(deps) > MOST_JOINED:
-                    join = Event("compute", rank.number, f"join {at}", node.name or "join", deps)
+                    join = Event(
+                        "compute",
+                        rank.number,
+                        f"join {at}",
+                        node.name or "join",
+                        deps,
+                    )
                     self.found.events.append(replace(join, where=node.where))
                     deps = (len(self.found.events) - 1,)
                 done[place, at] = deps
@@ -325,7 +395,9 @@ def _dtype(node: ChakraNode) -> str:
         return node.dtype
     if node.kind not in CALLS:
         return "bfloat16" if node.flops else "float32"
-    return "float32" if node.kind == "collective" and node.bytes % 4 == 0 else "uint8"
+    return (
+        "float32" if node.kind == "collective" and node.bytes % 4 == 0 else "uint8"
+    )
 
 
 def _format_ranks(ranks: tuple[int, ...]) -> str:
@@ -391,7 +463,9 @@ def _sort(sorted_files: _Files, file: FileStream) -> None:
         return
     if first != b"{":
         if is_json:
-            sorted_files.skipped.append(f"{Path(file.name).name}: JSON of another kind")
+            sorted_files.skipped.append(
+                f"{Path(file.name).name}: JSON of another kind"
+            )
         else:
             sorted_files.traces.append(file)
         return
@@ -411,7 +485,9 @@ def _sort(sorted_files: _Files, file: FileStream) -> None:
 
 
 def _is_trace_name(name: str) -> bool:
-    return bool(re.fullmatch(r".*\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", name, re.I | re.S))
+    return bool(
+        re.fullmatch(r".*\.(?:et|json)(?:\.gz|\.bz2|\.xz)?", name, re.I | re.S)
+    )
 
 
 def _expand_names(names: list[str]) -> list[str]:
@@ -419,7 +495,9 @@ def _expand_names(names: list[str]) -> list[str]:
     result: list[str] = []
     for name in names:
         path = Path(name)
-        inside = [] if "\0" in name or path.exists() else _of_job(path.parent, path.name)
+        inside = (
+            [] if "\0" in name or path.exists() else _of_job(path.parent, path.name)
+        )
         result += inside or [name]
     return result
 
@@ -428,7 +506,10 @@ def _of_job(directory: Path, job: str) -> list[str]:
     if not directory.is_dir():
         return []
     names = [p for p in directory.iterdir() if ".et" in p.name and p.is_file()]
-    return sorted((str(p) for p in names if _place(p.name)[0] == job.rstrip("._-")), key=natural)
+    return sorted(
+        (str(p) for p in names if _place(p.name)[0] == job.rstrip("._-")),
+        key=natural,
+    )
 
 
 def _siblings(name: str) -> int:
@@ -437,7 +518,11 @@ def _siblings(name: str) -> int:
     if number is None:
         return 0
     return (
-        max((_place(Path(n).name)[1] or 0 for n in _of_job(Path(name).parent, job)), default=0) + 1
+        max(
+            (_place(Path(n).name)[1] or 0 for n in _of_job(Path(name).parent, job)),
+            default=0,
+        )
+        + 1
     )
 
 
@@ -482,8 +567,12 @@ def _table(data: Any) -> dict[str, tuple[int, ...]] | None:
     """Return the ranks of each group in ASTRA-sim's format; None for other content."""
     if not isinstance(data, dict) or not data:
         return None
-    result = {str(name): integers(ranks, MOST_RANKS - 1) for name, ranks in data.items()}
-    groups = {name: tuple(dict.fromkeys(ranks)) for name, ranks in result.items() if ranks}
+    result = {
+        str(name): integers(ranks, MOST_RANKS - 1) for name, ranks in data.items()
+    }
+    groups = {
+        name: tuple(dict.fromkeys(ranks)) for name, ranks in result.items() if ranks
+    }
     return groups if len(groups) == len(result) else None
 
 

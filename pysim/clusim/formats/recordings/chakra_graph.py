@@ -16,7 +16,13 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from clusim.base.errors import InputError
-from clusim.base.match import MatchCounts, by_number, by_pair, find_cycle, message_ends
+from clusim.base.match import (
+    MatchCounts,
+    by_number,
+    by_pair,
+    find_cycle,
+    message_ends,
+)
 from clusim.formats.recordings.model import ABSENT, OperatorCall
 from clusim.schedule.timeline import Timeline
 
@@ -107,9 +113,13 @@ class Rank:
     def add(self, node: ChakraNode) -> None:
         """Add a node; raise `InputError` for a second one of the same number, or too many."""
         if node.id in self.nodes:
-            raise InputError(f"{self.name}: node {node.id} occurs twice; ids must be unique")
+            raise InputError(
+                f"{self.name}: node {node.id} occurs twice; ids must be unique"
+            )
         if len(self.nodes) == MOST_NODES:
-            raise InputError(f"{self.name}: more than {MOST_NODES} nodes; record fewer steps")
+            raise InputError(
+                f"{self.name}: more than {MOST_NODES} nodes; record fewer steps"
+            )
         self.nodes[node.id] = node
 
 
@@ -123,16 +133,24 @@ def sort_nodes(rank: Rank) -> bool:
     """
     for node in rank.nodes.values():
         node.deps = list(dict.fromkeys(node.deps))
-        node.calls = [dep for dep in dict.fromkeys(node.calls) if dep not in node.deps]
-    rank.order = _topological_order({n.id: [*n.deps, *n.calls] for n in rank.nodes.values()})
+        node.calls = [
+            dep for dep in dict.fromkeys(node.calls) if dep not in node.deps
+        ]
+    rank.order = _topological_order(
+        {n.id: [*n.deps, *n.calls] for n in rank.nodes.values()}
+    )
     ignored = False
     if len(rank.order) < len(rank.nodes):
         ignored = True
         rank.order = _topological_order({n.id: n.deps for n in rank.nodes.values()})
     if len(rank.order) < len(rank.nodes):
         stuck = set(rank.nodes) - set(rank.order)
-        circle = find_cycle(min(stuck), lambda at: stuck.intersection(rank.nodes[at].deps))
-        listing = " -> ".join(str(at) for at in circle[:8]) + (" -> ..." if len(circle) > 8 else "")
+        circle = find_cycle(
+            min(stuck), lambda at: stuck.intersection(rank.nodes[at].deps)
+        )
+        listing = " -> ".join(str(at) for at in circle[:8]) + (
+            " -> ..." if len(circle) > 8 else ""
+        )
         raise InputError(
             f"{rank.nodes[circle[0]].where}: nodes wait for each other in a circle: {listing}; expected no cycle"
         )
@@ -178,15 +196,21 @@ def number_calls(ranks: list[Rank]) -> Counter[str]:
             if node.kind == "collective":
                 members[node.group].setdefault(rank.number, []).append(node)
             elif node.kind in CALLS:
-                end = by_pair(node.group, node.kind, rank.number, node.peer, node.tag)
+                end = by_pair(
+                    node.group, node.kind, rank.number, node.peer, node.tag
+                )
                 node.sequence = messages.add(end)
     for lists in members.values():
         ordered = _by_position([*lists.values()])
         counts = MatchCounts()
-        for rank_number, node in ((number, node) for number in lists for node in lists[number]):
+        for rank_number, node in (
+            (number, node) for number in lists for node in lists[number]
+        ):
             node.chained = ordered
             content = None if ordered else (node.operation, node.bytes)
-            node.sequence = counts.number(by_number(node.group, content, rank_number))
+            node.sequence = counts.number(
+                by_number(node.group, content, rank_number)
+            )
         if not ordered:
             notes[
                 "communicators with a different order of calls per rank: calls of one size are matched"
@@ -321,7 +345,9 @@ class _Player(Timeline[_At]):
                 node = self.nodes[at]
                 duration = node.flops // 100 + node.mem_bytes
                 self._end_at(
-                    self.now + (node.duration_ps if node.duration_ps > 0 else duration), at
+                    self.now
+                    + (node.duration_ps if node.duration_ps > 0 else duration),
+                    at,
                 )
 
     def arrives(self, task: _At) -> None:

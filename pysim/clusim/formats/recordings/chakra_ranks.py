@@ -59,10 +59,14 @@ class ChakraGraph:
         self.rank, self.skipped = Rank(number, part.name), recording.skipped
         read_nodes(part, self._take, recording.assumed.append)
         nodes = self.rank.nodes
-        for deps in (deps for node in nodes.values() for deps in (node.deps, node.calls)):
+        for deps in (
+            deps for node in nodes.values() for deps in (node.deps, node.calls)
+        ):
             missing = sum(dep not in nodes for dep in deps)
             if missing:
-                self.skipped["dependencies on nodes that are not in the file"] += missing
+                self.skipped["dependencies on nodes that are not in the file"] += (
+                    missing
+                )
                 deps[:] = [dep for dep in deps if dep in nodes]
 
     def _take(self, message: Any) -> None:
@@ -96,21 +100,33 @@ class ChakraGraph:
             self.skipped[f"nodes of type {kind or message.type}"] += 1
         self.rank.add(node)
 
-    def _record_time(self, node: ChakraNode, message: Any, values: dict[str, Any]) -> None:
-        duration_us = message.duration_micros or self._number(node, values, "runtime", MOST_US)
+    def _record_time(
+        self, node: ChakraNode, message: Any, values: dict[str, Any]
+    ) -> None:
+        duration_us = message.duration_micros or self._number(
+            node, values, "runtime", MOST_US
+        )
         if duration_us > MOST_US:
-            raise InputError(f"{node.where}: duration_micros = {duration_us}; at most {MOST_US}")
+            raise InputError(
+                f"{node.where}: duration_micros = {duration_us}; at most {MOST_US}"
+            )
         node.duration_ps = duration_us * PS_PER_US if duration_us else ABSENT
         node.lane = str(values.get("stream_name", ""))
         if "duration_ps" in values:
-            node.duration_ps = self._number(node, values, "duration_ps", MOST_US * PS_PER_US)
+            node.duration_ps = self._number(
+                node, values, "duration_ps", MOST_US * PS_PER_US
+            )
         for name, limit in PRESERVED.items():
             if name in values:
                 node.preserved[name] = (
-                    self._number(node, values, name, limit) if limit else str(values[name])
+                    self._number(node, values, name, limit)
+                    if limit
+                    else str(values[name])
                 )
 
-    def _number(self, node: ChakraNode, values: dict[str, Any], name: str, limit: int) -> int:
+    def _number(
+        self, node: ChakraNode, values: dict[str, Any], name: str, limit: int
+    ) -> int:
         """Return a numeric attribute; 0 if it is missing."""
         if name not in values:
             return 0
@@ -141,7 +157,10 @@ class ChakraGraph:
 
     def _call(self, node: ChakraNode, values: dict[str, Any]) -> None:
         node.bytes = self._number(node, values, "comm_size", MOST_BYTES)
-        node.dtype, node.redop = str(values.get("comm_dtype", "")), str(values.get("redop", "sum"))
+        node.dtype, node.redop = (
+            str(values.get("comm_dtype", "")),
+            str(values.get("redop", "sum")),
+        )
         name = values.get("pg_name", values.get("comm_group", ""))
         node.comm = str(name[0] if isinstance(name, list) and name else name or "")
         if node.kind == "collective":
@@ -198,20 +217,29 @@ class ChakraHost:
         self.by_id: dict[int, str] = {}
         table, listed = read_items(file, "nodes", self._learn)
         if not listed or table is None or "schema" not in table:
-            raise InputError(f"{file.name}: not an execution trace of PyTorch: no list 'nodes'")
+            raise InputError(
+                f"{file.name}: not an execution trace of PyTorch: no list 'nodes'"
+            )
         read_items(file, "nodes", self._take)
         nodes = self.rank.nodes
         for node in nodes.values():
-            node.calls = [dep for dep in node.calls if dep in nodes and dep != node.id]
+            node.calls = [
+                dep for dep in node.calls if dep in nodes and dep != node.id
+            ]
 
     def _learn(self, row: Any) -> None:
         """Read the groups of a node."""
-        if not isinstance(row, dict) or "process_group:init" not in str(row.get("name")):
+        if not isinstance(row, dict) or "process_group:init" not in str(
+            row.get("name")
+        ):
             return
         for item in groups_of(str(_values(row)[:1])):
             name, ranks = str(item["pg_name"]), ranks_of(item)
             self.rank.communicators[name] = ranks
-            size, backend = integer(item.get("group_size")) or 0, integer(item.get("backend_id"))
+            size, backend = (
+                integer(item.get("group_size")) or 0,
+                integer(item.get("backend_id")),
+            )
             self.size = max(self.size, size, *(n + 1 for n in ranks), 0)
             if backend is not None:
                 self.by_id[backend] = name
@@ -227,13 +255,21 @@ class ChakraHost:
         name, attributes = str(row.get("name", "")), {**row, **_attributes(row)}
         parent = integer(attributes.get("ctrl_deps", attributes.get("parent")))
         where = f"{self.rank.name}: node {at}"
-        node = ChakraNode(at, name, "none", where, calls=[] if parent is None else [parent])
+        node = ChakraNode(
+            at, name, "none", where, calls=[] if parent is None else [parent]
+        )
         self.rank.add(node)
         if name == "record_param_comms":
             self._call(node, _values(row), attributes)
             return
-        duration_ps = time_ps(attributes.get("exclusive_dur", attributes.get("dur")), PS_PER_US)
-        if not duration_ps or duration_ps > MOST_US * PS_PER_US or name.lower().startswith("nccl"):
+        duration_ps = time_ps(
+            attributes.get("exclusive_dur", attributes.get("dur")), PS_PER_US
+        )
+        if (
+            not duration_ps
+            or duration_ps > MOST_US * PS_PER_US
+            or name.lower().startswith("nccl")
+        ):
             return
         node.duration_ps = duration_ps
         if attributes.get("cat") is not None:
@@ -241,16 +277,30 @@ class ChakraHost:
         else:
             node.kind, node.lane = "host", f"cpu {attributes.get('tid', 0)}"
 
-    def _call(self, node: ChakraNode, values: list[Any], attributes: dict[str, Any]) -> None:
-        names = [i for i, value in enumerate(values) if isinstance(value, str) and value != ""]
+    def _call(
+        self, node: ChakraNode, values: list[Any], attributes: dict[str, Any]
+    ) -> None:
+        names = [
+            i
+            for i, value in enumerate(values)
+            if isinstance(value, str) and value != ""
+        ]
         place = next((i for i in names if _kind(values[i])), -1)
-        name = attributes.get("collective_name") or (values[place] if place >= 0 else "")
+        name = attributes.get("collective_name") or (
+            values[place] if place >= 0 else ""
+        )
         kind = _kind(name)
         if not kind:
             if (name or names) and "wait" not in values:
-                self.skipped[f"record_param_comms of {name or values[names[0]]!s:.40}"] += 1
+                self.skipped[
+                    f"record_param_comms of {name or values[names[0]]!s:.40}"
+                ] += 1
             return
-        node.kind, node.name, node.operation = kind, str(name), operation_starting(name)
+        node.kind, node.name, node.operation = (
+            kind,
+            str(name),
+            operation_starting(name),
+        )
         node.comm = self._group(values, attributes)
         count = integer(attributes.get("in_msg_nelems"))
         element = find_dtype(str(attributes.get("dtype")))
@@ -277,7 +327,11 @@ class ChakraHost:
         if isinstance(name, str):
             return name
         for value in values:
-            if isinstance(value, int) and not isinstance(value, bool) and value in self.by_id:
+            if (
+                isinstance(value, int)
+                and not isinstance(value, bool)
+                and value in self.by_id
+            ):
                 return self.by_id[value]
             pair = isinstance(value, list) and len(value) == 2
             if pair and str(value[0]) in self.rank.communicators:
@@ -285,7 +339,9 @@ class ChakraHost:
         return ""
 
 
-def operator_of(node: ChakraNode, message: Any, values: dict[str, Any]) -> OperatorCall:
+def operator_of(
+    node: ChakraNode, message: Any, values: dict[str, Any]
+) -> OperatorCall:
     """Return the operator of a node from its shapes.
 
     Raises
@@ -293,10 +349,14 @@ def operator_of(node: ChakraNode, message: Any, values: dict[str, Any]) -> Opera
     InputError
         Sizes, types and elements do not belong together.
     """
-    work = tuple(integer(values[key], MOST_OPS) or 0 for key in _WORK if key in values)
+    work = tuple(
+        integer(values[key], MOST_OPS) or 0 for key in _WORK if key in values
+    )
     flags = tuple(str(values.get("flags", "")).split())
     try:
-        inputs, outputs = (tuple(_shapes(side)) for side in (message.inputs, message.outputs))
+        inputs, outputs = (
+            tuple(_shapes(side)) for side in (message.inputs, message.outputs)
+        )
     except (ValueError, TypeError, IndexError, RecursionError):
         raise InputError(
             f"{node.where}: {node.name}: the shapes, types and values of its tensors are damaged"
@@ -307,12 +367,15 @@ def operator_of(node: ChakraNode, message: Any, values: dict[str, Any]) -> Opera
 def _shapes(side: Any) -> Iterator[TensorShape]:
     """Yield the tensors of a node."""
     for sizes, kind, value in zip(
-        *(json.loads(text) for text in (side.shapes, side.types, side.values)), strict=True
+        *(json.loads(text) for text in (side.shapes, side.types, side.values)),
+        strict=True,
     ):
         dimensions, size = integers(sizes), integer(value[4], 64)
         if dimensions is None or not size:
             raise ValueError
-        yield TensorShape(dimensions, str(kind).removeprefix("Tensor(").removesuffix(")"), size)
+        yield TensorShape(
+            dimensions, str(kind).removeprefix("Tensor(").removesuffix(")"), size
+        )
 
 
 def groups_of(text: str) -> list[dict[str, Any]]:
@@ -341,7 +404,11 @@ def _values(row: dict[str, Any]) -> list[Any]:
 
 
 def _attributes(row: dict[str, Any]) -> dict[str, Any]:
-    return {str(i["name"]): i.get("value") for i in tables_of(row.get("attrs")) if "name" in i}
+    return {
+        str(i["name"]): i.get("value")
+        for i in tables_of(row.get("attrs"))
+        if "name" in i
+    }
 
 
 def _kind(name: Any) -> str:

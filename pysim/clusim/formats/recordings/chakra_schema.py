@@ -42,7 +42,10 @@ NODE_TYPES: Final = {
 """Types of nodes."""
 
 COLLECTIVES: Final = tuple(
-    name for _, name in sorted(kind for item in OPERATIONS.values() for kind in item.chakra)
+    name
+    for _, name in sorted(
+        kind for item in OPERATIONS.values() for kind in item.chakra
+    )
 )
 """Values of the attribute ``comm_type``."""
 
@@ -95,11 +98,18 @@ def message_class(name: str) -> Any:
     for at, kind in enumerate(_VALUES):
         type_text = "bytes" if kind == "string" else kind
         _field(attribute, f"{type_text} {kind}_val {3 + 2 * at}", choice=True)
-        _field(attribute, f"{kind.title()}List {kind}_list {4 + 2 * at}", choice=True)
-        _field(file.message_type.add(name=f"{kind.title()}List"), f"*{type_text} values 1")
+        _field(
+            attribute, f"{kind.title()}List {kind}_list {4 + 2 * at}", choice=True
+        )
+        _field(
+            file.message_type.add(name=f"{kind.title()}List"),
+            f"*{type_text} values 1",
+        )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"clusim.chakra.{name}"))
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName(f"clusim.chakra.{name}")
+    )
 
 
 def _field(message: Any, text: str, *, choice: bool = False) -> None:
@@ -118,7 +128,9 @@ def _field(message: Any, text: str, *, choice: bool = False) -> None:
         field.oneof_index = 0
 
 
-def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> Iterator[Any]:
+def messages(
+    name: str, pieces: Iterator[bytes], cut: Callable[[str], None]
+) -> Iterator[Any]:
     """Yield the nodes of a trace.
 
     Parameters
@@ -147,7 +159,9 @@ def messages(name: str, pieces: Iterator[bytes], cut: Callable[[str], None]) -> 
                     f"{name}: byte {place}: a message of {size} bytes in a file of {window.length()}; expected a Chakra"
                     " execution trace (.et): messages, each after its length"
                 )
-            cut(f"{name} is cut inside message {count + 1}; the part before was read")
+            cut(
+                f"{name} is cut inside message {count + 1}; the part before was read"
+            )
             return
         begin = window.at + length
         node = node_class()
@@ -179,7 +193,9 @@ def _varint(name: str, window: Window[bytes]) -> tuple[int, int]:
     return value, 0
 
 
-def read_nodes(file: FileStream, take: Callable[[Any], None], cut: Callable[[str], None]) -> None:
+def read_nodes(
+    file: FileStream, take: Callable[[Any], None], cut: Callable[[str], None]
+) -> None:
     """Pass the nodes of a trace, protobuf or JSON, to `take`, as messages."""
     if is_printed(file):
         _read_printed(file, take)
@@ -255,7 +271,9 @@ def _read_printed(file: FileStream, take: Callable[[Any], None]) -> None:
     def convert(item: Any) -> None:
         nonlocal count
         if not isinstance(item, dict):
-            raise InputError(f"{file.name}: the list of nodes contains other values than objects")
+            raise InputError(
+                f"{file.name}: the list of nodes contains other values than objects"
+            )
         item = {_snake(name): value for name, value in item.items()}
         if key == "workload_graph":
             where = f"{file.name}: workload_graph[{count}]"
@@ -285,15 +303,21 @@ def _of_graph(item: dict[str, Any], where: str) -> dict[str, Any]:
     number = NODE_TYPES.get(kind) if isinstance(kind, str) else integer(kind, 99)
     if number not in NODE_TYPES.values():
         listing = ", ".join(f"{n} ({name})" for name, n in NODE_TYPES.items())
-        raise InputError(f"{where}: NodeType {str(kind)[:40]!r}: must be one of {listing}")
+        raise InputError(
+            f"{where}: NodeType {str(kind)[:40]!r}: must be one of {listing}"
+        )
     host = item.get("is_cpu_op") is True
-    if number == NODE_TYPES["COMM_COLL_NODE"] and not ("comm_type" in item and "comm_size" in item):
+    if number == NODE_TYPES["COMM_COLL_NODE"] and not (
+        "comm_type" in item and "comm_size" in item
+    ):
         if not host:
             lost = "comm_size" if "comm_type" in item else "comm_type"
             raise InputError(
                 f"{where}: a collective without {lost}, so its {lost[5:]} is unknown; add it"
             )
-        number = NODE_TYPES["COMP_NODE"]  # the host's part of a call; its kernel is a separate node
+        number = NODE_TYPES[
+            "COMP_NODE"
+        ]  # the host's part of a call; its kernel is a separate node
     attributes: list[dict[str, Any]] = [{"name": "is_cpu_op", "bool_val": host}]
     for name in _GRAPH_NUMBERS:
         if name in item:
@@ -349,7 +373,11 @@ def _attribute(message: Any, item: dict[str, Any], where: str) -> None:
             message.bool_val = value is True
         elif kind == "string":
             message.string_val = str(value)[: 1 << 16].encode("utf-8", "replace")
-        elif kind in ("double", "float") and isinstance(value, (int, float)) and abs(value) < 1e30:
+        elif (
+            kind in ("double", "float")
+            and isinstance(value, (int, float))
+            and abs(value) < 1e30
+        ):
             setattr(message, field, float(value))
 
 

@@ -18,7 +18,11 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.files import check_place, write_bytes
 from clusim.base.terms.operations import GATHERING, OPERATIONS
-from clusim.formats.recordings.chakra_schema import NODE_TYPES, PRESERVED, message_class
+from clusim.formats.recordings.chakra_schema import (
+    NODE_TYPES,
+    PRESERVED,
+    message_class,
+)
 from clusim.formats.recordings.model import ABSENT, PS_PER_US, Event, Recording
 
 VERSION = b"0.0.4"
@@ -59,8 +63,14 @@ def write(recording: Recording, path: Path) -> list[Path]:
     result = []
     for rank in ranks:
         single = len(ranks) == 1
-        file = path if single else path.with_name(f"{path.stem}.{rank}{path.suffix or '.et'}")
-        write_bytes(file, b"".join(map(_add_length, _messages(recording, rank, alike=alike))))
+        file = (
+            path
+            if single
+            else path.with_name(f"{path.stem}.{rank}{path.suffix or '.et'}")
+        )
+        write_bytes(
+            file, b"".join(map(_add_length, _messages(recording, rank, alike=alike)))
+        )
         result.append(file)
     return result
 
@@ -81,7 +91,9 @@ def _messages(recording: Recording, rank: int, *, alike: bool) -> Iterator[Any]:
     yield metadata
     yield _groups(recording, rank, alike=alike)
     # Starts since the Unix epoch exceed 64 bits.
-    origin_ps = min((e.start_ps for e in recording.events if e.start_ps != ABSENT), default=0)
+    origin_ps = min(
+        (e.start_ps for e in recording.events if e.start_ps != ABSENT), default=0
+    )
     number: dict[int, int] = {}
     before: dict[str, tuple[int, int]] = {}
     for at, event in enumerate(recording.events):
@@ -119,7 +131,9 @@ def _groups(recording: Recording, rank: int, *, alike: bool) -> Any:
     if alike:
         _set(node, "represents_all", True)
     elif recording.representatives:
-        represented = (r for r, of in enumerate(recording.representatives) if of == rank)
+        represented = (
+            r for r, of in enumerate(recording.representatives) if of == rank
+        )
         _set(node, "represents", ",".join(map(str, represented)))
     return node
 
@@ -160,14 +174,21 @@ def _compute(node: Any, event: Event) -> None:
     if operator is None:
         return
     _set(node, "aten", operator.name)
-    for side, shapes in ((node.inputs, operator.inputs), (node.outputs, operator.outputs)):
+    for side, shapes in (
+        (node.inputs, operator.inputs),
+        (node.outputs, operator.outputs),
+    ):
         side.shapes = _json([s.sizes for s in shapes])
         side.types = _json([f"Tensor({s.dtype})" for s in shapes])
         # As of PyTorch's observer, without identifiers: tensor, storage, offset, elements, size of one, device.
-        side.values = _json([(0, 0, 0, prod(s.sizes), s.element_bytes, "cuda:0") for s in shapes])
+        side.values = _json(
+            [(0, 0, 0, prod(s.sizes), s.element_bytes, "cuda:0") for s in shapes]
+        )
     if operator.flags:
         _set(node, "flags", " ".join(operator.flags))
-    for name, value in zip(("work_flops", "work_bytes"), operator.work, strict=False):
+    for name, value in zip(
+        ("work_flops", "work_bytes"), operator.work, strict=False
+    ):
         _set(node, name, value)
 
 
@@ -178,7 +199,11 @@ def _call(node: Any, recording: Recording, event: Event) -> None:
     _set(node, "comm_dtype", event.dtype)
     if event.kind != "collective":
         _set(node, "comm_size", event.bytes)
-        _set(node, "comm_dst" if event.kind == "send" else "comm_src", ranks[event.peer])
+        _set(
+            node,
+            "comm_dst" if event.kind == "send" else "comm_src",
+            ranks[event.peer],
+        )
         _set(node, "comm_tag", event.tag)
         _set(node, "eager", event.eager)
         if event.bunch != ABSENT:

@@ -25,7 +25,12 @@ from clusim.base.errors import InputError, one_line
 from clusim.base.limits import MOST_RANKS
 from clusim.base.match import MatchCounts, MatchedEnd, by_number, by_pair
 from clusim.base.terms.dtypes import find_dtype
-from clusim.base.terms.operations import BLOCKWISE, GATHERING, ROOTED, operation_starting
+from clusim.base.terms.operations import (
+    BLOCKWISE,
+    GATHERING,
+    ROOTED,
+    operation_starting,
+)
 from clusim.formats.recordings.jsonstream import (
     integer,
     integers,
@@ -57,7 +62,8 @@ _PLAIN = frozenset({
 })  # fmt: skip
 _PUTS = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
 _LISTS = frozenset(
-    ("torch.jit._pickle", f"build_{kind}list") for kind in ("int", "double", "bool", "tensor")
+    ("torch.jit._pickle", f"build_{kind}list")
+    for kind in ("int", "double", "bool", "tensor")
 )
 
 
@@ -76,7 +82,9 @@ class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _LISTS:
             return self._list
-        raise pickle.UnpicklingError(f"names {module[:40]}.{name[:40]}, which is not run")
+        raise pickle.UnpicklingError(
+            f"names {module[:40]}.{name[:40]}, which is not run"
+        )
 
     def persistent_load(self, pid: Any) -> Any:
         raise pickle.UnpicklingError("refers to other files")
@@ -91,7 +99,9 @@ def read_pickle(data: bytes, where: str) -> Any:
         The pickle is damaged, too large, or contains more than plain values.
     """
     if len(data) > MOST_PICKLE_BYTES:
-        raise InputError(f"{where}: a pickle of more than {MOST_PICKLE_BYTES >> 20} MiB")
+        raise InputError(
+            f"{where}: a pickle of more than {MOST_PICKLE_BYTES >> 20} MiB"
+        )
     try:
         for code, argument, at in pickletools.genops(data):
             if code.name not in _PLAIN:
@@ -150,12 +160,16 @@ def read(paths: Paths) -> Recording:
     ):
         result.name = result.name or file.name
         _file(job, file, index)
-    last_rank = max((rank for ranks in job.ranks.values() for rank in ranks), default=-1)
+    last_rank = max(
+        (rank for ranks in job.ranks.values() for rank in ranks), default=-1
+    )
     result.num_ranks = max(last_rank, *job.recorded, -1) + 1
     job.everyone = tuple(range(result.num_ranks))
     matched = _match(job)
     matched_calls = [call for call, _ in matched]
-    origin = min((call.start_ps for call in matched_calls if call.start_ps >= 0), default=0)
+    origin = min(
+        (call.start_ps for call in matched_calls if call.start_ps >= 0), default=0
+    )
     for call, match in matched:
         event = replace(
             call,
@@ -178,8 +192,12 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
         table = read_pickle(file.read_all(), file.name)
     else:
         table, _ = read_items(file, "entries", lambda entry: None)
-    if not isinstance(table, dict) or (not pickled and file.head(4096).lstrip()[:1] == b"["):
-        raise InputError(f"{file.name}: not a dump of the flight recorder: no table of entries")
+    if not isinstance(table, dict) or (
+        not pickled and file.head(4096).lstrip()[:1] == b"["
+    ):
+        raise InputError(
+            f"{file.name}: not a dump of the flight recorder: no table of entries"
+        )
     rank = integer(table.get("rank"), MOST_RANKS - 1)
     match = _RANK.search(PurePath(file.name).name)
     if rank is None:
@@ -190,7 +208,11 @@ def _file(job: _Job, file: FileStream, index: int) -> None:
         )
     job.recorded[rank] = file.name
     version = table.get("nccl_version") or table.get("comm_lib_version")
-    if not job.recording.nccl_version and isinstance(version, str) and len(version) < 32:
+    if (
+        not job.recording.nccl_version
+        and isinstance(version, str)
+        and len(version) < 32
+    ):
         job.recording.nccl_version = version
     _groups(job, table.get("pg_config"), file.name)
     calls: list[tuple[int, Event]] = []
@@ -239,7 +261,9 @@ def _groups(job: _Job, config: Any, where: str) -> None:
 def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | None:
     """Return the call of an entry; None if it is not a call."""
     name = entry.get("profiling_name")
-    backend, _, call_name = name.partition(":") if isinstance(name, str) else ("", "", "")
+    backend, _, call_name = (
+        name.partition(":") if isinstance(name, str) else ("", "", "")
+    )
     if backend != "nccl":
         job.recording.skipped[f"entries of {backend[:20]}"] += 1
         return None
@@ -251,11 +275,19 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | No
         job.recording.skipped[f"calls that were only {str(state)[:20]}"] += 1
         return None
     pair = entry.get("process_group")
-    group = pair[0] if isinstance(pair, (list, tuple)) and pair else entry.get("pg_id", "0")
+    group = (
+        pair[0]
+        if isinstance(pair, (list, tuple)) and pair
+        else entry.get("pg_id", "0")
+    )
     group = str(group)[:200]
     message = _MESSAGE.match(call_name)
     # PyTorch implements a barrier by an allreduce, and names it so.
-    operation = "barrier" if call_name == "all_reduce_barrier" else operation_starting(call_name)
+    operation = (
+        "barrier"
+        if call_name == "all_reduce_barrier"
+        else operation_starting(call_name)
+    )
     operation = "" if message else operation
     sent, got = (
         _bytes(entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes"))
@@ -264,7 +296,12 @@ def _call(job: _Job, entry: dict[str, Any], rank: int, where: str) -> Event | No
     sequence = integer(entry.get("p2p_seq_id" if message else "collective_seq_id"))
     if sequence is None:
         sequence = integer(entry.get("seq_id"))
-    if (not operation and not message) or sequence is None or sent is None or got is None:
+    if (
+        (not operation and not message)
+        or sequence is None
+        or sent is None
+        or got is None
+    ):
         job.recording.skipped[
             f"calls {call_name[:40]!r} without a known operation, number or size"
         ] += 1
@@ -365,11 +402,15 @@ def _assume(recording: Recording, job: _Job, events: list[Event]) -> None:
         "only calls are recorded: the work between them is the pause between their times"
     )
     if any(call.operation in ROOTED for call in events):
-        recording.assumed.append("roots are not recorded; taken as the first rank of the group")
+        recording.assumed.append(
+            "roots are not recorded; taken as the first rank of the group"
+        )
     unknown = {call.stream for call in events} - set(job.ranks)
     if unknown:
         recording.assumed.append(
             f"the ranks of group {min(unknown)} are not recorded: all {recording.num_ranks} ranks"
         )
     if not any(call.duration_ps > 0 for call in events):
-        recording.assumed.append("no measured times (TORCH_NCCL_ENABLE_TIMING=1 records them)")
+        recording.assumed.append(
+            "no measured times (TORCH_NCCL_ENABLE_TIMING=1 records them)"
+        )

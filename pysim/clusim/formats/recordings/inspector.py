@@ -44,7 +44,9 @@ class _Inspector(PluginJob):
     """Content read so far, with the sources of times, and dropped calls by rank and type."""
 
     kind = "inspector"
-    untyped = "data types are not recorded: float32, and sums where something is reduced"
+    untyped = (
+        "data types are not recorded: float32, and sums where something is reduced"
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,11 +68,16 @@ class _Inspector(PluginJob):
             elif len(self.calls) >= MOST_RECORDS:
                 self.skip(f"calls after the first {MOST_RECORDS}", where)
             else:
-                self._record(record if "header" in record else {**header, **record}, where)
+                self._record(
+                    record if "header" in record else {**header, **record}, where
+                )
 
     def _statistics(self, record: dict[str, Any]) -> None:
         """Record the number of calls that the plugin dropped."""
-        stats, header = table_of(record.get("dump_stats")), table_of(record.get("header"))
+        stats, header = (
+            table_of(record.get("dump_stats")),
+            table_of(record.get("header")),
+        )
         rank = integer(header.get("rank"), MOST_RANKS) or 0
         for kind in ("coll", "p2p"):
             lost = integer(stats.get(f"{kind}_dropped_total"))
@@ -83,23 +90,36 @@ class _Inspector(PluginJob):
         if not isinstance(header, dict):
             self.skip("calls without a header", where)
             return
-        ident, rank = header.get("id"), integer_or_absent(header.get("rank"), MOST_RANKS)
+        ident, rank = (
+            header.get("id"),
+            integer_or_absent(header.get("rank"), MOST_RANKS),
+        )
         n_ranks = integer_or_absent(header.get("n_ranks"), MOST_RANKS)
         if not isinstance(ident, (str, int)) or not 0 <= rank < n_ranks:
-            self.skip("calls without an id or a rank below n_ranks in their header", where)
+            self.skip(
+                "calls without an id or a rank below n_ranks in their header", where
+            )
             return
         call = PluginCall(intern(str(ident)[:64]), rank, where)
         if not self._understand(call, record, n_ranks):
             return
-        call.dumped = max(0, integer_or_absent(about.get("dump_timestamp_us"), 1 << 60)) * PS_PER_US
-        host, pid = about.get("hostname"), integer_or_absent(about.get("pid"), 1 << 32)
+        call.dumped = (
+            max(0, integer_or_absent(about.get("dump_timestamp_us"), 1 << 60))
+            * PS_PER_US
+        )
+        host, pid = (
+            about.get("hostname"),
+            integer_or_absent(about.get("pid"), 1 << 32),
+        )
         owner: Owner = (host[:256] if isinstance(host, str) else "", pid)
         if owner == ("", ABSENT):
             # Otherwise each rank of each communicator would be a separate GPU.
             owner = ("", rank)
         self.add(call, owner, n_ranks, integer(header.get("nnodes"), n_ranks) or 0)
 
-    def _understand(self, call: PluginCall, record: dict[str, Any], n_ranks: int) -> bool:
+    def _understand(
+        self, call: PluginCall, record: dict[str, Any], n_ranks: int
+    ) -> bool:
         """Complete a call; return False if required data are missing."""
         kind = "coll" if "coll_perf" in record else "p2p"
         perf = record[f"{kind}_perf"]
@@ -130,7 +150,11 @@ class _Inspector(PluginJob):
             self.found.assume(
                 "no start times (NCCL_INSPECTOR_DUMP_VERBOSE=1 records them): calls follow each other without pauses"
             )
-        host = sum(n for source, n in self.sources.items() if source and source != "kernel_gpu")
+        host = sum(
+            n
+            for source, n in self.sources.items()
+            if source and source != "kernel_gpu"
+        )
         if host:
             self.found.assume(
                 f"{host} calls were timed by the host (kernel_cpu, collective_cpu): measured times are long"

@@ -73,7 +73,9 @@ class Window(Generic[AnyStr]):
 
     def length(self) -> int:
         """Read to the end without buffering, and return the total length."""
-        return self.dropped + len(self.text) + sum(len(piece) for piece in self._pieces)
+        return (
+            self.dropped + len(self.text) + sum(len(piece) for piece in self._pieces)
+        )
 
 
 class TextWindow(Window[str]):
@@ -143,7 +145,9 @@ class _BrokenError(Exception):
         self.at, self.said, self.deep = at, reason, deep
 
 
-def _value(window: TextWindow, decoder: json.JSONDecoder, sizes: Sequence[int]) -> tuple[Any, int]:
+def _value(
+    window: TextWindow, decoder: json.JSONDecoder, sizes: Sequence[int]
+) -> tuple[Any, int]:
     """Return the value at the read position, and its end.
 
     Windows are copied, since an error counts the lines of all preceding text: with many broken objects the time
@@ -168,13 +172,17 @@ def _value(window: TextWindow, decoder: json.JSONDecoder, sizes: Sequence[int]) 
         except (ValueError, RecursionError, InvalidOperation) as error:
             deep = isinstance(error, RecursionError)
             raise _BrokenError(_NO_PLACE, json_problem(error), deep=deep) from None
-        if complete or (place < len(piece) - _MARGIN and not reason.startswith("Unterminated")):
+        if complete or (
+            place < len(piece) - _MARGIN and not reason.startswith("Unterminated")
+        ):
             raise _BrokenError(window.at + place, reason)
     raise _BrokenError(_NO_PLACE, f"a value of more than {sizes[-1] >> 20} MiB")
 
 
 def objects(
-    file: FileStream, damage: Callable[[int], None], repair: Callable[[str], str] | None = None
+    file: FileStream,
+    damage: Callable[[int], None],
+    repair: Callable[[str], str] | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line and content of the objects of a file; text between them is ignored.
 
@@ -225,7 +233,9 @@ def _skip_broken(window: TextWindow) -> bool:
         window.hold(len(window.text) - window.at + _SEARCHED)
 
 
-def _object(window: TextWindow, repair: Callable[[str], str] | None) -> tuple[dict[str, Any], int]:
+def _object(
+    window: TextWindow, repair: Callable[[str], str] | None
+) -> tuple[dict[str, Any], int]:
     """Return the object at the current position, and its end; raise `_BrokenError` without one."""
     if window.text[window.at] != "{":
         raise _BrokenError(window.at, "no object")
@@ -390,7 +400,12 @@ def integer(value: Any, limit: int = 1 << 62) -> int | None:
     """Return an integer from 0 to `limit`, also of a string of digits; None for other values."""
     if type(value) is int:  # excludes bool
         return value if 0 <= value <= limit else None
-    if isinstance(value, str) and len(value) < 20 and value.isdecimal() and value.isascii():
+    if (
+        isinstance(value, str)
+        and len(value) < 20
+        and value.isdecimal()
+        and value.isascii()
+    ):
         value = int(value)
     result = number(value)
     if result is None or result < 0 or result > limit or result != int(result):
@@ -403,7 +418,11 @@ def time_ps(value: Any, unit_ps: int) -> int | None:
     result = number(value)
     if result is None or not 0 <= result < (1 << 80) / unit_ps:
         return None
-    return int(value * unit_ps) if isinstance(value, (int, Decimal)) else round(result * unit_ps)
+    return (
+        int(value * unit_ps)
+        if isinstance(value, (int, Decimal))
+        else round(result * unit_ps)
+    )
 
 
 def table_of(value: Any) -> dict[str, Any]:

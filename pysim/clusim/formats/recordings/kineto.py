@@ -61,7 +61,9 @@ def lanes(spans: Sequence[Span]) -> tuple[list[str], Needs, int]:
     crowded = 0
     for at, span in enumerate(spans):
         ends = last.setdefault(span.stream, [])
-        done = [lane for lane, other in enumerate(ends) if _before(spans[other], span)]
+        done = [
+            lane for lane, other in enumerate(ends) if _before(spans[other], span)
+        ]
         if len(done) > 1:
             deps[at] = {ends[lane] for lane in done[1:]}
         lane = done[0] if done else len(ends)
@@ -75,10 +77,14 @@ def lanes(spans: Sequence[Span]) -> tuple[list[str], Needs, int]:
     return names, deps, crowded
 
 
-def _latest(spans: Sequence[Span], names: Sequence[str], span: Span, at: int) -> set[int]:
+def _latest(
+    spans: Sequence[Span], names: Sequence[str], span: Span, at: int
+) -> set[int]:
     """Return the nearest span before `at` on its stream that ended before its start."""
     for other in range(at - 1, max(-1, at - 4096), -1):
-        if names[other].partition("+")[0] == span.stream and _before(spans[other], span):
+        if names[other].partition("+")[0] == span.stream and _before(
+            spans[other], span
+        ):
             return {other}
     return set()
 
@@ -136,17 +142,28 @@ class _Waits:
     def _synchronised_spans(self) -> Iterator[tuple[int, int]]:
         """Yield spans launched after a host synchronisation, with the spans that it waited for."""
         for since, stream, until in sorted(self.trace.syncs):
-            before = [self._last(on, until) for on in ([stream] if stream else self.launches)]
+            before = [
+                self._last(on, until)
+                for on in ([stream] if stream else self.launches)
+            ]
             earlier = [at for at in before if at is not None]
-            earlier = sorted(earlier, key=lambda at: self.spans[at].end)[-_MOST_STREAMS:]
+            earlier = sorted(earlier, key=lambda at: self.spans[at].end)[
+                -_MOST_STREAMS:
+            ]
             for waiting in self.launches:
                 after = self._first(waiting, since)
                 if after is not None:
-                    yield from ((after, at) for at in earlier if self.spans[at].stream != waiting)
+                    yield from (
+                        (after, at)
+                        for at in earlier
+                        if self.spans[at].stream != waiting
+                    )
 
     def _entering(self) -> Iterator[tuple[int, int]]:
         """Yield collectives with the last kernel launched before each, on the calling stream."""
-        computing = {span.stream for span in self.spans if span.kernel}.intersection(self.quiet)
+        computing = {span.stream for span in self.spans if span.kernel}.intersection(
+            self.quiet
+        )
         for at in self.collectives:
             launch = self.spans[at].launch
             if not launch:
@@ -160,25 +177,37 @@ class _Waits:
         """Return the waits for collectives by the order of host calls; None if they do not match."""
         spans = self.spans
         inside = {external(spans[at].args) for at in self.collectives} - {0}
-        calls = sorted(launch for launch, of in self.trace.host_waits if of not in inside)
+        calls = sorted(
+            launch for launch, of in self.trace.host_waits if of not in inside
+        )
         done = sorted(self.collectives, key=lambda at: spans[at].launch)
         if not inside or len(calls) != len(done):
             return None
-        if any(call <= spans[at].launch for call, at in zip(calls, done, strict=True)):
+        if any(
+            call <= spans[at].launch for call, at in zip(calls, done, strict=True)
+        ):
             return None
         result: list[tuple[int, int]] = []
         for call, at in zip(calls, done, strict=True):
             after = [self._first(stream, call) for stream in self.quiet]
             later = [other for other in after if other is not None]
             if later:
-                result.append((min(later, key=lambda other: spans[other].launch), at))
+                result.append(
+                    (min(later, key=lambda other: spans[other].launch), at)
+                )
         return result
 
     def _idle(self) -> Iterator[tuple[int, int]]:
         """Yield spans that started when a collective ended, on an idle stream."""
         spans = self.spans
-        streams = {stream: sorted(at for _, at in self.launches[stream]) for stream in self.quiet}
-        starts = {stream: [spans[at].start for at in run] for stream, run in streams.items()}
+        streams = {
+            stream: sorted(at for _, at in self.launches[stream])
+            for stream in self.quiet
+        }
+        starts = {
+            stream: [spans[at].start for at in run]
+            for stream, run in streams.items()
+        }
         for at in self.collectives:
             end = spans[at].end
             for stream, run in streams.items():
@@ -200,7 +229,10 @@ _CLOCKS_PS = 100_000_000
 NCCL's collectives end on all ranks within microseconds.
 """
 
-_TOGETHER = (*(name for name in OF_NCCL if name not in (*ROOTED, "sendrecv")), "barrier")
+_TOGETHER = (
+    *(name for name in OF_NCCL if name not in (*ROOTED, "sendrecv")),
+    "barrier",
+)
 
 Spread = dict[tuple[int, int], dict[int, tuple[int, ...]]]
 
@@ -225,11 +257,15 @@ def _read(paths: Paths) -> Recording:
     for file in streams(paths, lambda name: ".json" in name):
         traces.append(read_trace(file, len(traces), result.skipped))
         if sum(len(trace.spans) for trace in traces) > MOST_KERNELS:
-            raise InputError(f"{file.name}: more than {MOST_KERNELS} kernels; record fewer steps")
+            raise InputError(
+                f"{file.name}: more than {MOST_KERNELS} kernels; record fewer steps"
+            )
     traces.sort(key=lambda trace: trace.rank)
     _apart(traces)
     result.name, result.num_ranks = traces[0].name, _num_ranks(traces)
-    result.nccl_version = next((trace.version for trace in traces if trace.version), "")
+    result.nccl_version = next(
+        (trace.version for trace in traces if trace.version), ""
+    )
     for note in (note for trace in traces for note in trace.notes):
         result.assume(note)
     _resolve(result, traces)
@@ -269,7 +305,12 @@ def _resolve(recording: Recording, traces: Sequence[Trace]) -> None:
         trace.resolved = Resolver(trace, recording).calls()
     highest = (max(group.ranks) + 1 for group in recording.groups)
     recording.num_ranks = max([recording.num_ranks, *highest])
-    calls = [(t.rank, call) for t in traces for at in sorted(t.resolved) for call in t.resolved[at]]
+    calls = [
+        (t.rank, call)
+        for t in traces
+        for at in sorted(t.resolved)
+        for call in t.resolved[at]
+    ]
     for note in number_calls(calls, recording.groups):
         recording.assume(note)
 
@@ -278,9 +319,13 @@ def _one_clock(recording: Recording, traces: Sequence[Trace]) -> None:
     """Align clocks by the ends of collectives, if they clearly differ."""
     ends: dict[tuple[int, int], dict[int, int]] = {}
     for which, trace in enumerate(traces):
-        for at, call in ((at, call) for at, calls in trace.resolved.items() for call in calls):
+        for at, call in (
+            (at, call) for at, calls in trace.resolved.items() for call in calls
+        ):
             if call.operation in _TOGETHER:
-                ends.setdefault((call.group, call.number), {})[which] = trace.spans[at].end
+                ends.setdefault((call.group, call.number), {})[which] = trace.spans[
+                    at
+                ].end
     keys: dict[int, list[tuple[int, int]]] = {}
     for key, per in ends.items():
         for which in per if len(per) > 1 else ():
@@ -346,8 +391,14 @@ def _uneven(recording: Recording, traces: Sequence[Trace]) -> Spread:
             if call.operation == "alltoall":
                 size = len(recording.groups[call.group].ranks)
                 even = (call.bytes // size,) * size
-                sent.setdefault((call.group, call.number), {})[trace.rank] = call.splits or even
-    complete = {key for key in uneven if len(sent[key]) == len(recording.groups[key[0]].ranks)}
+                sent.setdefault((call.group, call.number), {})[trace.rank] = (
+                    call.splits or even
+                )
+    complete = {
+        key
+        for key in uneven
+        if len(sent[key]) == len(recording.groups[key[0]].ranks)
+    }
     if len(complete) < len(uneven):
         recording.assumed.append(
             "uneven all-to-alls of partly recorded groups are assumed even, with the largest buffer"
@@ -410,10 +461,15 @@ class _Writer:
 
     def _parts(self, event: Event, call: KinetoCall, at: int) -> list[Event]:
         """Return the messages of an uneven all-to-all, without the rank's message to itself."""
-        ranks, sent = self.found.groups[call.group].ranks, self.spread[call.group, call.number]
+        ranks, sent = (
+            self.found.groups[call.group].ranks,
+            self.spread[call.group, call.number],
+        )
         position, message = ranks.index(event.rank), self._message(event, call, at)
         splits = sent[event.rank], [sent[rank][position] for rank in ranks]
-        return messages_of(message, position, splits) or [replace(event, duration_ps=0)]
+        return messages_of(message, position, splits) or [
+            replace(event, duration_ps=0)
+        ]
 
 
 def _say(recording: Recording, traces: Sequence[Trace], guessed: int) -> None:

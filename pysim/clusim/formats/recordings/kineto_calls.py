@@ -61,7 +61,10 @@ class Resolver:
         self.threads: dict[str, list[HostCall]] = {}
         for call in sorted(trace.calls, key=lambda call: (call.start, -call.length)):
             self.threads.setdefault(call.thread, []).append(call)
-        self.starts = {thread: [c.start for c in calls] for thread, calls in self.threads.items()}
+        self.starts = {
+            thread: [c.start for c in calls]
+            for thread, calls in self.threads.items()
+        }
 
     def calls(self) -> dict[int, list[KinetoCall]]:
         """Return the calls of each NCCL span: several for a batch of messages, empty if unknown."""
@@ -99,7 +102,9 @@ class Resolver:
             calls = [call, *(other for other in calls if other is not call)]
         for call in calls:
             used.add(call.external)
-        result = combine_arguments(span.name, span.args, (call.args for call in calls))
+        result = combine_arguments(
+            span.name, span.args, (call.args for call in calls)
+        )
         return result if has_collective(result) else None
 
     def _enclosing_calls(self, span: Span) -> list[HostCall]:
@@ -108,16 +113,24 @@ class Resolver:
         calls = self.threads.get(thread, [])
         first = bisect_right(self.starts.get(thread, []), time)
         candidates = (calls[at] for at in range(first - 1, max(-1, first - 9), -1))
-        return [call for call in candidates if call.length and call.start + call.length >= time]
+        return [
+            call
+            for call in candidates
+            if call.length and call.start + call.length >= time
+        ]
 
     def _batches(
-        self, kernels: Sequence[int], by_time: dict[int, list[dict[str, Any]]], used: set[int]
+        self,
+        kernels: Sequence[int],
+        by_time: dict[int, list[dict[str, Any]]],
+        used: set[int],
     ) -> None:
         """Assign host messages without a kernel to the next send/receive kernel launched later."""
         waiting = self._unused_calls(used)
         spans, first = self.trace.spans, 0
         launched = [
-            (self.trace.launches.get(spans[at].launch, ("", ABSENT))[1], at) for at in kernels
+            (self.trace.launches.get(spans[at].launch, ("", ABSENT))[1], at)
+            for at in kernels
         ]
         for time, at in sorted(launched):
             if time == ABSENT or "sendrecv" not in spans[at].name.lower():
@@ -136,7 +149,8 @@ class Resolver:
             for call in calls:
                 if (
                     call.external in used
-                    or operation_of(call.args.get("Collective name")) not in _MESSAGES
+                    or operation_of(call.args.get("Collective name"))
+                    not in _MESSAGES
                 ):
                     continue
                 if outer is not None and _inside(call, outer):
@@ -161,7 +175,11 @@ class Resolver:
             return None
         seq = integer(args.get("Seq"), 1 << 48)
         result = KinetoCall(
-            name, ABSENT, num_bytes, kind.carrier, number=ABSENT if seq is None else seq
+            name,
+            ABSENT,
+            num_bytes,
+            kind.carrier,
+            number=ABSENT if seq is None else seq,
         )
         if name in _MESSAGES:
             peer = self._peer(name, args, ranks)
@@ -174,12 +192,16 @@ class Resolver:
         elif name in ROOTED:
             root = integer(args.get("Root", args.get("Rank")), len(ranks) - 1)
             if root is None:
-                self.found.assume("roots are not recorded; taken as position 0 of the group")
+                self.found.assume(
+                    "roots are not recorded; taken as position 0 of the group"
+                )
             result.root = root or 0
         elif name == "alltoall":
             result.splits = self._splits(args, len(ranks), kind.size_bytes)
         result.redop = find_redop(str(args.get("Reduction", ""))) or "sum"
-        result.group = self.found.group(str(args.get("Process Group Name", "")), ranks)
+        result.group = self.found.group(
+            str(args.get("Process Group Name", "")), ranks
+        )
         return result
 
     def _ranks(self, args: dict[str, Any]) -> tuple[int, ...]:
@@ -187,11 +209,18 @@ class Resolver:
         size = integer(args.get("Group size"), 1 << 20)
         for ranks in self._candidates(args, size):
             fits = size is None or len(ranks) == size
-            if ranks and fits and len(set(ranks)) == len(ranks) and self.trace.rank in ranks:
+            if (
+                ranks
+                and fits
+                and len(set(ranks)) == len(ranks)
+                and self.trace.rank in ranks
+            ):
                 return ranks
         return ()
 
-    def _candidates(self, args: dict[str, Any], size: int | None) -> Iterator[tuple[int, ...]]:
+    def _candidates(
+        self, args: dict[str, Any], size: int | None
+    ) -> Iterator[tuple[int, ...]]:
         ranks, complete = ranks_in(args.get("Process Group Ranks"))
         if complete:
             yield ranks
@@ -208,7 +237,9 @@ class Resolver:
                 yield regular
         if size and size == self.found.num_ranks:
             yield tuple(range(size))
-        first, stride = (integer(args.get(f"Global rank {key}")) for key in ("start", "stride"))
+        first, stride = (
+            integer(args.get(f"Global rank {key}")) for key in ("start", "stride")
+        )
         if size and first is not None and stride:
             yield tuple(first + stride * i for i in range(size))
         if size is None and args.get("shapes") and len(self.trace.groups) < 2:
@@ -217,7 +248,9 @@ class Resolver:
             )
             yield tuple(range(self.found.num_ranks))
 
-    def _peer(self, name: str, args: dict[str, Any], ranks: tuple[int, ...]) -> int | None:
+    def _peer(
+        self, name: str, args: dict[str, Any], ranks: tuple[int, ...]
+    ) -> int | None:
         """Return the position of the other end of a message."""
         other = integer(args.get("Dst Rank" if name == "send" else "Src Rank"))
         at = integer(args.get("Rank"), len(ranks) - 1)
@@ -231,11 +264,15 @@ class Resolver:
         if not parts and not ranks_in(args.get("Out split size"))[0]:
             sent, got = (integer(args.get(key)) for key in SIZES)
             if got not in (None, sent):
-                self.found.assume("splits of some all-to-alls are not recorded; taken as even")
+                self.found.assume(
+                    "splits of some all-to-alls are not recorded; taken as even"
+                )
             return ()
         total, count = sum(parts), integer(args.get("In msg nelems")) or 0
         if not complete or len(parts) != size or not total or not count:
-            self.found.assume("splits of some all-to-alls are cut or missing; taken as even")
+            self.found.assume(
+                "splits of some all-to-alls are cut or missing; taken as even"
+            )
             return ()
         if len(set(parts)) == 1:
             return ()
@@ -247,17 +284,25 @@ def _inside(call: HostCall, outer: HostCall) -> bool:
 
     False if both have sizes from their metadata: these are separate messages.
     """
-    kinds = {operation_of(other.args.get("Collective name")) for other in (call, outer)}
+    kinds = {
+        operation_of(other.args.get("Collective name")) for other in (call, outer)
+    }
     have_sizes = all(
-        has_size(other.args) and not other.args.get("shapes") for other in (call, outer)
+        has_size(other.args) and not other.args.get("shapes")
+        for other in (call, outer)
     )
     within = call.start + call.length <= outer.start + outer.length
     return within and len(kinds) == 1 and not have_sizes
 
 
-def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int | None:
+def _bytes(
+    operation: str, args: dict[str, Any], size: int, ranks: int
+) -> int | None:
     """Return the size of a message, or of the largest buffer of a collective's rank [bytes]."""
-    sent, got = integer(args.get("In msg nelems")), integer(args.get("Out msg nelems"))
+    sent, got = (
+        integer(args.get("In msg nelems")),
+        integer(args.get("Out msg nelems")),
+    )
     if operation == "barrier":
         return 4
     if sent is None and got is None:
@@ -275,7 +320,9 @@ def _bytes(operation: str, args: dict[str, Any], size: int, ranks: int) -> int |
     return size_bytes * size if 0 < size_bytes * size < MOST_BYTES else None
 
 
-def number_calls(calls: Sequence[tuple[int, KinetoCall]], groups: Sequence[Group]) -> list[str]:
+def number_calls(
+    calls: Sequence[tuple[int, KinetoCall]], groups: Sequence[Group]
+) -> list[str]:
     """Number the calls of all ranks, so that matching calls have equal numbers.
 
     Calls are (rank, call) in the order of each rank. They are matched by PyTorch's ``Seq``, even if recordings of ranks
@@ -291,7 +338,9 @@ def number_calls(calls: Sequence[tuple[int, KinetoCall]], groups: Sequence[Group
     for rank, call in calls:
         if call.operation in _MESSAGES:
             position = groups[call.group].ranks.index(rank)
-            call.number = messages.add(by_pair(call.group, call.operation, position, call.peer))
+            call.number = messages.add(
+                by_pair(call.group, call.operation, position, call.peer)
+            )
         else:
             of_group.setdefault(call.group, []).append((rank, call))
     notes: list[str] = []
@@ -299,7 +348,11 @@ def number_calls(calls: Sequence[tuple[int, KinetoCall]], groups: Sequence[Group
         counts = MatchCounts()
         stated = all(call.number != ABSENT for _, call in members)
         for rank, call in members:
-            end = by_number(group, call.number, rank) if stated else by_order(group, rank)
+            end = (
+                by_number(group, call.number, rank)
+                if stated
+                else by_order(group, rank)
+            )
             call.number = counts.number(end)
         if not stated and counts.lone(group, {rank for rank, _ in members}):
             notes.append(
@@ -336,11 +389,15 @@ def combine_arguments(
         Arguments of the calls, the nearest first; a call of another operation than those before is skipped.
     """
     result = {
-        key: value for key, value in recorded.items() if key not in ("External id", "correlation")
+        key: value
+        for key, value in recorded.items()
+        if key not in ("External id", "correlation")
     }
     by_name, kind = of_kernel(kernel)
     for args in calls:
-        words = {operation_of(some.get("Collective name")) for some in (args, result)}
+        words = {
+            operation_of(some.get("Collective name")) for some in (args, result)
+        }
         if len(words - {""}) > 1:
             continue
         have_sizes = has_size(result)

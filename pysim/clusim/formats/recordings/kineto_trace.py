@@ -34,7 +34,13 @@ from clusim.formats.recordings.model import ABSENT, PS_PER_NS, PS_PER_US
 from clusim.formats.recordings.source import FileStream
 
 _NOTHING: dict[str, Any] = {}
-_NOTED = ("record_param_comms", "nccl:", "c10d::", "_c10d_functional::", "c10d_functional::")
+_NOTED = (
+    "record_param_comms",
+    "nccl:",
+    "c10d::",
+    "_c10d_functional::",
+    "c10d_functional::",
+)
 _MOST_RANK = 1 << 20
 MOST_KERNELS = 2_000_000
 """Maximum number of kernels and copies of all ranks."""
@@ -47,7 +53,8 @@ _LOOK = 1 << 16
 
 _OPERATORS = ("c10d::", "_c10d_functional::", "c10d_functional::")
 _OUTPUT_FIRST = re.compile(
-    r"^(?:_?all_?gather|_?reduce_?scatter|all_?to_?all|alltoall|gather|scatter)", re.IGNORECASE
+    r"^(?:_?all_?gather|_?reduce_?scatter|all_?to_?all|alltoall|gather|scatter)",
+    re.IGNORECASE,
 )
 """Operators of ``c10d`` with the output as first argument and the input as second."""
 
@@ -63,7 +70,8 @@ _ON_HOST = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
 _NCCL = re.compile(r"^(?:void )?(?:nccl|rccl|msccl)\w*", re.IGNORECASE)
 _RANK = re.compile(r"rank[-_.]?(\d{1,7})", re.IGNORECASE)
 _OTHERS = re.compile(
-    r"cross_device_reduce|(?:one|two)_shot_all_reduce|multimem_|nvshmem|deep_ep", re.IGNORECASE
+    r"cross_device_reduce|(?:one|two)_shot_all_reduce|multimem_|nvshmem|deep_ep",
+    re.IGNORECASE,
 )
 
 
@@ -171,7 +179,10 @@ def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
     result = Trace(file.name)
     events = _Events(result, skipped)
     top, listed = read_items(
-        file, "traceEvents", events.take, lambda text: result.notes.append(f"{file.name}: {text}")
+        file,
+        "traceEvents",
+        events.take,
+        lambda text: result.notes.append(f"{file.name}: {text}"),
     )
     if top is None or not listed:
         raise InputError(
@@ -183,7 +194,9 @@ def read_trace(file: FileStream, order: int, skipped: Counter[str]) -> Trace:
         span.start += base_ps  # host times are compared within the file only
     result.spans.sort(key=lambda span: (span.start, span.launch, span.at))
     if len(result.spans) > MOST_KERNELS:
-        raise InputError(f"{file.name}: more than {MOST_KERNELS} kernels; record fewer steps")
+        raise InputError(
+            f"{file.name}: more than {MOST_KERNELS} kernels; record fewer steps"
+        )
     if not result.spans:
         raise InputError(
             f"{file.name}: no kernels; record with ProfilerActivity.CUDA to see the GPU"
@@ -207,7 +220,12 @@ class _Events:
         self.at += 1
         if self.at % _LOOK == 0:
             trace = self.found
-            lists: tuple[Sized, ...] = (trace.spans, trace.calls, trace.launches, trace.told)
+            lists: tuple[Sized, ...] = (
+                trace.spans,
+                trace.calls,
+                trace.launches,
+                trace.told,
+            )
             if sum(map(len, (*lists, trace.syncs, trace.host_waits))) > _MOST_KEPT:
                 raise InputError(
                     f"{trace.name}: more than {_MOST_KEPT} kernels, launches and waits; record fewer steps"
@@ -228,7 +246,9 @@ class _Events:
         elif name.startswith(_NOTED) and category[:4] != "gpu_":
             self._host_call(event, args, name)
 
-    def _gpu(self, event: dict[str, Any], args: dict[str, Any], kernel: bool, name: str) -> None:
+    def _gpu(
+        self, event: dict[str, Any], args: dict[str, Any], kernel: bool, name: str
+    ) -> None:
         start, length = _time(event.get("ts")), _time(event.get("dur"))
         if start is None or length is None:
             self.skipped["kernels without times"] += 1
@@ -245,7 +265,9 @@ class _Events:
             Span(start, length, stream, _launch(args), intern(name), args if nccl else _NOTHING, self.at, nccl, kernel)
         )  # fmt: skip
 
-    def _runtime(self, event: dict[str, Any], args: dict[str, Any], name: str) -> None:
+    def _runtime(
+        self, event: dict[str, Any], args: dict[str, Any], name: str
+    ) -> None:
         """Record a runtime call: the thread of a launch, or a wait."""
         launch, start = _launch(args), _time(event.get("ts"))
         if not launch or start is None:
@@ -264,7 +286,9 @@ class _Events:
         if not launch:
             return
         if name == "Stream Wait Event" and until:
-            trace.told.append((_stream(args, 0), launch, _stream(args, 0, "wait_on_stream"), until))
+            trace.told.append(
+                (_stream(args, 0), launch, _stream(args, 0, "wait_on_stream"), until)
+            )
         elif name == "Stream Sync":
             trace.syncs.add((launch, _stream(args, 0), launch))
         elif name == "Event Sync" and until and "wait_on_stream" in args:
@@ -272,7 +296,9 @@ class _Events:
         elif name == "Context Sync":
             trace.syncs.add((launch, "", launch))
 
-    def _host_call(self, event: dict[str, Any], args: dict[str, Any], name: str) -> None:
+    def _host_call(
+        self, event: dict[str, Any], args: dict[str, Any], name: str
+    ) -> None:
         start, length, call = (
             _time(event.get("ts")),
             _time(event.get("dur")),
@@ -295,7 +321,9 @@ def _job(trace: Trace, top: dict[str, Any], order: int) -> None:
         match = _RANK.search(trace.name.rsplit("/", 1)[-1])
         rank = int(match[1]) if match else order
         where = "by its name" if match else "by its place among the files"
-        trace.notes.append(f"{trace.name}: no rank in the file; taken as rank {rank} {where}")
+        trace.notes.append(
+            f"{trace.name}: no rank in the file; taken as rank {rank} {where}"
+        )
     trace.rank, trace.world = rank, integer(info.get("world_size"), _MOST_RANK) or 1
     version, host = info.get("nccl_version"), top.get("host_name")
     trace.version = version if isinstance(version, str) else ""
@@ -303,7 +331,9 @@ def _job(trace: Trace, top: dict[str, Any], order: int) -> None:
     for entry in tables_of(info.get("pg_config")):
         ranks, complete = ranks_in(entry.get("ranks"))
         if not ranks and integer(entry.get("pg_size")) == trace.world:
-            ranks = tuple(range(trace.world))  # PyTorch omits the list for groups of all ranks
+            ranks = tuple(
+                range(trace.world)
+            )  # PyTorch omits the list for groups of all ranks
         if ranks and complete and entry.get("pg_name") is not None:
             trace.groups[str(entry["pg_name"])] = ranks
 
@@ -361,7 +391,9 @@ def _name_streams(trace: Trace) -> None:
         (a.partition("/")[2], since, b.partition("/")[2], until)
         for a, since, b, until in trace.told
     ]
-    trace.syncs = {(since, s.partition("/")[2], until) for since, s, until in trace.syncs}
+    trace.syncs = {
+        (since, s.partition("/")[2], until) for since, s, until in trace.syncs
+    }
 
 
 def call_arguments(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
@@ -370,18 +402,31 @@ def call_arguments(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
     None if the operation is not a call.
     """
     if name == "record_param_comms":
-        return args if has_collective(args) or has_size(args) else _parse_comms_arguments(args)
+        return (
+            args
+            if has_collective(args) or has_size(args)
+            else _parse_comms_arguments(args)
+        )
     if name.startswith("nccl:"):
         result = _sizes(_dims(args)[:1] or [args.get("Input Dims")], args)
-        return result | {"Collective name": name.removeprefix("nccl:")} if result else None
-    word = next((name.removeprefix(front) for front in _OPERATORS if name.startswith(front)), "")
+        return (
+            result | {"Collective name": name.removeprefix("nccl:")}
+            if result
+            else None
+        )
+    word = next(
+        (name.removeprefix(front) for front in _OPERATORS if name.startswith(front)),
+        "",
+    )
     if not word or word.startswith("wait") or not operation_of(word):
         return None
     inputs, dims = list_of(args.get("Concrete Inputs")), _dims(args)
     result = {"Collective name": word}
     if not name.startswith("c10d::"):
         group = inputs[-1] if inputs else ""
-        result |= {"Process Group Name": group} if isinstance(group, str) and group else {}
+        result |= (
+            {"Process Group Name": group} if isinstance(group, str) and group else {}
+        )
         return result | _sizes(dims[:1], args)
     operation = operation_of(word)
     key, at = _NUMBERS.get(operation, ("", 0))
@@ -389,7 +434,9 @@ def call_arguments(name: str, args: dict[str, Any]) -> dict[str, Any] | None:
     if number is not None:
         result[key] = number
     output_first = _OUTPUT_FIRST.match(word) is not None
-    return result | _sizes([dims[1], dims[0]] if output_first and len(dims) > 1 else dims[:1], args)
+    return result | _sizes(
+        [dims[1], dims[0]] if output_first and len(dims) > 1 else dims[:1], args
+    )
 
 
 def _parse_comms_arguments(args: dict[str, Any]) -> dict[str, Any] | None:
@@ -397,7 +444,14 @@ def _parse_comms_arguments(args: dict[str, Any]) -> dict[str, Any] | None:
 
     These are the shapes of its input, and the name if it is recorded.
     """
-    name = next((word for word in list_of(args.get("Concrete Inputs")) if operation_of(word)), None)
+    name = next(
+        (
+            word
+            for word in list_of(args.get("Concrete Inputs"))
+            if operation_of(word)
+        ),
+        None,
+    )
     result = _sizes(_dims(args)[:1], args)
     return result | ({"Collective name": name} if name else {}) or None
 
@@ -412,8 +466,14 @@ def _sizes(dims: list[Any], args: dict[str, Any]) -> dict[str, Any]:
     counts = [_elements(item) for item in dims]
     if not counts or not counts[0]:
         return {}
-    kind = next((word for word in list_of(args.get("Input type")) if _is_type(word)), "")
-    result = dict(zip(SIZES, counts, strict=False)) if all(counts) else {SIZES[0]: counts[0]}
+    kind = next(
+        (word for word in list_of(args.get("Input type")) if _is_type(word)), ""
+    )
+    result = (
+        dict(zip(SIZES, counts, strict=False))
+        if all(counts)
+        else {SIZES[0]: counts[0]}
+    )
     return result | {"shapes": True} | ({"dtype": kind} if kind else {})
 
 

@@ -234,7 +234,9 @@ class Recording:
     alike: bool = False
     representatives: tuple[int, ...] = ()
     unrecorded: frozenset[int] = frozenset()
-    _index: dict[Group, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _index: dict[Group, int] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         """Index the groups given, for example of a changed copy."""
@@ -276,11 +278,18 @@ class Recording:
             return
         of = self.representatives or (recorded[0],) * self.num_ranks
         copied = {
-            source: array("q", (at for at, event in enumerate(self.events) if event.rank == source))
+            source: array(
+                "q",
+                (at for at, event in enumerate(self.events) if event.rank == source),
+            )
             for source in sorted({of[rank] for rank in missing})
         }
         used = {
-            source: [g for g in dict.fromkeys(self.events[at].group for at in ats) if g >= 0]
+            source: [
+                g
+                for g in dict.fromkeys(self.events[at].group for at in ats)
+                if g >= 0
+            ]
             for source, ats in copied.items()
         }
         missing_words = f"{len(missing)} of {self.num_ranks} ranks did not record"
@@ -289,10 +298,14 @@ class Recording:
             self.events[at].kind in ("send", "recv") for at in copied[of[missing[0]]]
         )
         if messages or sum(len(copied[of[rank]]) for rank in missing) > MOST_EVENTS:
-            self.assumed.append(f"{missing_words}; assumed ready as soon as a recorded rank is")
+            self.assumed.append(
+                f"{missing_words}; assumed ready as soon as a recorded rank is"
+            )
             return
         tiles = {
-            (g, rank): tile(self.groups[g].ranks, rank) for rank in missing for g in used[of[rank]]
+            (g, rank): tile(self.groups[g].ranks, rank)
+            for rank in missing
+            for g in used[of[rank]]
         }
         if any(t is None or max(t) >= self.num_ranks for t in tiles.values()):
             self.assumed.append(
@@ -310,8 +323,12 @@ class Recording:
             first = len(self.events)
             for at in copied[source]:
                 event = self.events[at]
-                deps = tuple(first + bisect_left(copied[source], d) for d in event.deps)
-                self.events.append(replace(event, rank=rank, group=moved[event.group], deps=deps))
+                deps = tuple(
+                    first + bisect_left(copied[source], d) for d in event.deps
+                )
+                self.events.append(
+                    replace(event, rank=rank, group=moved[event.group], deps=deps)
+                )
         same = f"rank{'s' * (len(copied) > 1)} {', '.join(map(str, copied))}"
         self.assumed.append(
             f"{missing_words}; assumed to do the same work as {same} (symmetric peers)"
@@ -320,10 +337,16 @@ class Recording:
     def _check(self) -> None:
         """Raise `InputError` for numbers above the limits of any job."""
         if self.num_ranks > MOST_RANKS:
-            raise InputError(f"{self.name}: {self.num_ranks} ranks; at most {MOST_RANKS}")
-        starts = [event.start_ps for event in self.events if event.start_ps != ABSENT]
+            raise InputError(
+                f"{self.name}: {self.num_ranks} ranks; at most {MOST_RANKS}"
+            )
+        starts = [
+            event.start_ps for event in self.events if event.start_ps != ABSENT
+        ]
         if starts and max(starts) - min(starts) >= DURATION_END_PS:
-            raise InputError(f"{self.name}: events more than {DURATION_END_PS // 10**12} s apart")
+            raise InputError(
+                f"{self.name}: events more than {DURATION_END_PS // 10**12} s apart"
+            )
         for event in self.events:
             for name in ("duration_ps", "flops", "mem_bytes", "bytes"):
                 value = getattr(event, name)
@@ -337,7 +360,9 @@ UNEVEN_TAG = 1
 """Tag of the messages of uneven all-to-alls."""
 
 
-def messages_of(call: Event, position: int, splits: Sequence[Sequence[int]]) -> list[Event]:
+def messages_of(
+    call: Event, position: int, splits: Sequence[Sequence[int]]
+) -> list[Event]:
     """Return the messages of a rank in an uneven all-to-all, except its message to itself.
 
     Parameters
@@ -351,7 +376,14 @@ def messages_of(call: Event, position: int, splits: Sequence[Sequence[int]]) -> 
     """
     kinds: tuple[EventKind, ...] = ("send", "recv")
     return [
-        replace(call, kind=kind, bytes=sizes[peer], peer=peer, tag=UNEVEN_TAG, operation="")
+        replace(
+            call,
+            kind=kind,
+            bytes=sizes[peer],
+            peer=peer,
+            tag=UNEVEN_TAG,
+            operation="",
+        )
         for peer in range(len(splits[0]))
         for kind, sizes in zip(kinds, splits, strict=True)
         if sizes[peer] > 0 and peer != position
@@ -364,7 +396,11 @@ def tile(ranks: Sequence[int], rank: int) -> tuple[int, ...] | None:
     stride = ranks[1] - ranks[0] if size > 1 else 1
     if stride < 1 or any(ranks[i] != ranks[0] + i * stride for i in range(size)):
         return None
-    return tuple(group_of(stride, size, rank)) if ranks[0] % (stride * size) < stride else None
+    return (
+        tuple(group_of(stride, size, rank))
+        if ranks[0] % (stride * size) < stride
+        else None
+    )
 
 
 def group_of(stride: int, size: int, rank: int) -> Sequence[int]:

@@ -16,7 +16,9 @@ from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.model import ABSENT, Event, Group, Recording
 
 
-def read(paths: str | os.PathLike[str] | Iterable[str], *, limit: int | None = None) -> Recording:
+def read(
+    paths: str | os.PathLike[str] | Iterable[str], *, limit: int | None = None
+) -> Recording:
     """Read logs of one job, at most the first `limit` calls.
 
     Raises
@@ -42,7 +44,10 @@ def recording_of(log: Log, table: CallTable, ranks: JobRanks) -> Recording:
         "nccl-log",
         log.facts.files[0] if log.facts.files else "log",
         len(ranks.hosts),
-        [Group(f"communicator {comm}", members) for comm, members in ranks.of.items()],
+        [
+            Group(f"communicator {comm}", members)
+            for comm, members in ranks.of.items()
+        ],
         assumed=[*ranks.assumed, *table.assumed],
         skipped=Counter(table.skipped),
         nccl_version=version,
@@ -56,7 +61,11 @@ def recording_of(log: Log, table: CallTable, ranks: JobRanks) -> Recording:
         where = log.facts.place(line)
         if call.messages:
             result.events += _messages(
-                call, result.groups[group].ranks, group, sequence, (name, start, where)
+                call,
+                result.groups[group].ranks,
+                group,
+                sequence,
+                (name, start, where),
             )
             continue
         for rank in result.groups[group].ranks:

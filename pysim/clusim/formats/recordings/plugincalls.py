@@ -75,13 +75,16 @@ def job_ranks(comms: dict[str, RecordedComm], recording: Recording) -> Ranks:
         The number of ranks is above the limit.
     """
     if sum(comm.n_ranks for comm in comms.values()) > MOST_MEMBERS:
-        raise InputError(f"{len(comms)} communicators with more than {MOST_MEMBERS} ranks together")
+        raise InputError(
+            f"{len(comms)} communicators with more than {MOST_MEMBERS} ranks together"
+        )
     gpus, notes = _gpus(comms)
     recording.assumed += notes
     largest = max(comms.values(), key=lambda comm: (comm.n_ranks, len(comm.owners)))
     number = {gpu: rank for rank, gpu in gpus[largest.name].items()}
     remaining = sorted(
-        {gpu for members in gpus.values() for gpu in members.values()} - set(number), key=_gpu_order
+        {gpu for members in gpus.values() for gpu in members.values()} - set(number),
+        key=_gpu_order,
     )
     for gpu in remaining:
         number[gpu] = largest.n_ranks + len(number) - len(gpus[largest.name])
@@ -109,7 +112,9 @@ def _gpu_order(gpu: _Gpu) -> tuple[object, ...]:
     return natural(gpu[0]), gpu[1], gpu[2]
 
 
-def _gpus(comms: dict[str, RecordedComm]) -> tuple[dict[str, dict[int, _Gpu]], list[str]]:
+def _gpus(
+    comms: dict[str, RecordedComm],
+) -> tuple[dict[str, dict[int, _Gpu]], list[str]]:
     """Return the GPU of every recorded rank; ranks of one process are its GPUs in order."""
     gpus: dict[str, dict[int, _Gpu]] = {}
     widths: dict[Owner, set[int]] = {}
@@ -128,7 +133,10 @@ def _gpus(comms: dict[str, RecordedComm]) -> tuple[dict[str, dict[int, _Gpu]], l
 
 
 def _members(
-    recording: Recording, comm: RecordedComm, gpus: dict[int, _Gpu], number: dict[_Gpu, int]
+    recording: Recording,
+    comm: RecordedComm,
+    gpus: dict[int, _Gpu],
+    number: dict[_Gpu, int],
 ) -> tuple[int, ...]:
     """Return the job's ranks in a communicator; unrecorded ranks follow a pattern or are new."""
     global_ranks = {rank: number[gpu] for rank, gpu in gpus.items()}
@@ -153,7 +161,9 @@ def _members(
     return tuple(members)
 
 
-def _regular(numbers: dict[int, int], size: int, world: int) -> tuple[int, ...] | None:
+def _regular(
+    numbers: dict[int, int], size: int, world: int
+) -> tuple[int, ...] | None:
     """Return equally spaced ranks that contain the known ranks; None if impossible."""
     position, first_known = next(iter(numbers.items()))
     for other, other_number in numbers.items():
@@ -177,7 +187,9 @@ def _regular(numbers: dict[int, int], size: int, world: int) -> tuple[int, ...] 
     return None
 
 
-def _hosts(recording: Recording, largest: RecordedComm, number: dict[_Gpu, int]) -> list[str]:
+def _hosts(
+    recording: Recording, largest: RecordedComm, number: dict[_Gpu, int]
+) -> list[str]:
     """Return the node of every rank; empty if neither known nor implied by the node count."""
     host_of = {rank: gpu[0] for gpu, rank in number.items()}
     if not all(host_of.values()):
@@ -187,7 +199,11 @@ def _hosts(recording: Recording, largest: RecordedComm, number: dict[_Gpu, int])
         not nodes or len(names) == nodes or recording.num_ranks > largest.n_ranks
     ):
         return [host_of[rank] for rank in range(recording.num_ranks)]
-    if not nodes or recording.num_ranks % nodes or recording.num_ranks != largest.n_ranks:
+    if (
+        not nodes
+        or recording.num_ranks % nodes
+        or recording.num_ranks != largest.n_ranks
+    ):
         return []
     size = recording.num_ranks // nodes
     blocks = {(rank // size, host) for rank, host in host_of.items()}
@@ -254,7 +270,15 @@ class PluginJob(ABC):
     """
 
     kind = untyped = ""
-    names: tuple[str, ...] = (".json", ".jsonl", ".log", ".txt", ".gz", ".bz2", ".xz")
+    names: tuple[str, ...] = (
+        ".json",
+        ".jsonl",
+        ".log",
+        ".txt",
+        ".gz",
+        ".bz2",
+        ".xz",
+    )
 
     def __init__(self) -> None:
         self.comms: dict[str, RecordedComm] = {}
@@ -300,7 +324,10 @@ class PluginJob(ABC):
         """Complete communicators and calls after the last file."""
 
     def records(
-        self, part: FileStream, broken: str = BROKEN, mend: Callable[[str], str] | None = None
+        self,
+        part: FileStream,
+        broken: str = BROKEN,
+        mend: Callable[[str], str] | None = None,
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield place and content of the objects of a file; count `broken` ones."""
 
@@ -319,8 +346,14 @@ class PluginJob(ABC):
             self.found.assume(
                 f"{self.objects} records read, {refused} refused (skipped), {len(self.calls)} calls used"
             )
-        by = Counter(call.identity for call in self.calls if call.kind == "collective")
-        partly = [key for key, ranks in by.items() if ranks < len(self.comms[key[0]].owners)]
+        by = Counter(
+            call.identity for call in self.calls if call.kind == "collective"
+        )
+        partly = [
+            key
+            for key, ranks in by.items()
+            if ranks < len(self.comms[key[0]].owners)
+        ]
         if partly:
             comm, operation, number, *_ = min(partly)
             self.found.assume(
@@ -337,35 +370,54 @@ class PluginJob(ABC):
         elif not call.operation:
             self.skip(f"calls of {str(name)[:40]!r}, unknown to clusim", call.where)
             return False
-        if call.size <= 0 or call.number < 0 or (message and call.peer in (ABSENT, call.rank)):
+        if (
+            call.size <= 0
+            or call.number < 0
+            or (message and call.peer in (ABSENT, call.rank))
+        ):
             self.skip("calls without number, size or peer", call.where)
             return False
         return True
 
-    def add(self, call: PluginCall, owner: Owner, n_ranks: int, nodes: int = 0) -> None:
+    def add(
+        self, call: PluginCall, owner: Owner, n_ranks: int, nodes: int = 0
+    ) -> None:
         """Keep a call of a process; raise `InputError` if the size of its communicator differs."""
-        comm = self.comms.setdefault(call.comm, RecordedComm(call.comm, n_ranks, nodes))
+        comm = self.comms.setdefault(
+            call.comm, RecordedComm(call.comm, n_ranks, nodes)
+        )
         if comm.n_ranks != n_ranks:
             raise InputError(
                 f"{call.where}: communicator {call.comm} has {n_ranks} ranks, and {comm.n_ranks} in"
                 f" {next(iter(comm.where.values()))}; use files of one job"
             )
         comm.see(call.rank, owner, call.where)
-        key = (call.comm, call.rank, call.operation or call.kind, call.peer, call.number)
+        key = (
+            call.comm,
+            call.rank,
+            call.operation or call.kind,
+            call.peer,
+            call.number,
+        )
         first_call = self.seen.setdefault(key, call)
         if first_call is call:
             self.calls.append(call)
         elif (first_call.size, first_call.took) == (call.size, call.took):
             self.skip("calls that occur twice", call.where)
         else:
-            self.skip("calls that contradict an earlier record of the same call", call.where)
+            self.skip(
+                "calls that contradict an earlier record of the same call",
+                call.where,
+            )
 
     def write(self, ranks: Ranks) -> None:
         """Append assumptions and events, in the order of each rank and communicator."""
         self.assume()
         self.seen.clear()
         order = _order(self.calls)
-        origin = min((call.start for call in self.calls if call.start >= 0), default=0)
+        origin = min(
+            (call.start for call in self.calls if call.start >= 0), default=0
+        )
         for call in self.calls:
             if call.start >= 0:
                 call.start -= origin
@@ -378,7 +430,9 @@ class PluginJob(ABC):
         """Add the assumptions about missing information."""
         self.found.assume(self.untyped)
         if {call.operation for call in self.calls} & set(ROOTED):
-            self.found.assume("roots are not recorded; taken as rank 0 of the communicator")
+            self.found.assume(
+                "roots are not recorded; taken as rank 0 of the communicator"
+            )
         if any(call.kind != "collective" for call in self.calls):
             self.found.assume(
                 "sends and receives wait only for previous ones with the same peer: groups are not recorded"
@@ -395,10 +449,14 @@ def integer_or_absent(value: Any, limit: int = 1 << 62) -> int:
 
 def lower_case_name(value: Any) -> str:
     """Return the name of an algorithm or protocol in lower case; empty if missing."""
-    return intern(value.lower()) if isinstance(value, str) and len(value) < 40 else ""
+    return (
+        intern(value.lower()) if isinstance(value, str) and len(value) < 40 else ""
+    )
 
 
-def write_calls(result: Recording, ranks_of: Ranks, calls: Iterable[PluginCall]) -> None:
+def write_calls(
+    result: Recording, ranks_of: Ranks, calls: Iterable[PluginCall]
+) -> None:
     """Append the events of calls in their order."""
     index = {comm: result.group(comm, ranks) for comm, ranks in ranks_of.items()}
     counts = MatchCounts()
@@ -411,7 +469,9 @@ def write_calls(result: Recording, ranks_of: Ranks, calls: Iterable[PluginCall])
         else:
             if call.bunch == ABSENT:
                 stream = f"{call.comm} {call.kind} {call.peer}"
-            sequence = counts.add(by_pair(call.comm, call.kind, call.rank, call.peer))
+            sequence = counts.add(
+                by_pair(call.comm, call.kind, call.rank, call.peer)
+            )
         is_float = size % 4 == 0 and call.kind == "collective"
         result.events.append(
             Event(

@@ -71,7 +71,9 @@ def streams(paths: Paths, accepts: Callable[[str], bool]) -> Iterator[FileStream
     for name in names_of(paths):
         if Path(name).is_dir():
             inside = [
-                str(p) for p in Path(name).iterdir() if p.is_file() and _keeps_file(p.name, accepts)
+                str(p)
+                for p in Path(name).iterdir()
+                if p.is_file() and _keeps_file(p.name, accepts)
             ]
             for path in sorted(inside, key=natural):
                 yield _file(path)
@@ -95,7 +97,9 @@ def _keeps_file(name: str, accepts: Callable[[str], bool]) -> bool:
     return not base.startswith(".") and accepts(base)
 
 
-def _archive(file: FileStream, accepts: Callable[[str], bool]) -> Iterator[FileStream]:
+def _archive(
+    file: FileStream, accepts: Callable[[str], bool]
+) -> Iterator[FileStream]:
     """Yield the files of an archive: from disk if it is plain, from memory if compressed."""
     name = file.name
     with open_file(name) as stream:
@@ -107,17 +111,25 @@ def _archive(file: FileStream, accepts: Callable[[str], bool]) -> Iterator[FileS
     try:
         with again() as stream, tarfile.open(fileobj=stream) as archive:
             members = [
-                m for m in archive.getmembers() if m.isfile() and _keeps_file(m.name, accepts)
+                m
+                for m in archive.getmembers()
+                if m.isfile() and _keeps_file(m.name, accepts)
             ]
             for member in sorted(members, key=lambda item: natural(item.name)):
-                yield FileStream(f"{name}:{member.name}", partial(_member, name, again, member))
+                yield FileStream(
+                    f"{name}:{member.name}", partial(_member, name, again, member)
+                )
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        raise InputError(f"{name}: the archive is damaged ({error}); copy it again") from None
+        raise InputError(
+            f"{name}: the archive is damaged ({error}); copy it again"
+        ) from None
     if not members:
         raise InputError(f"{name}: the archive contains no file of this kind")
 
 
-def _member(name: str, again: Callable[[], IO[bytes]], member: tarfile.TarInfo) -> Iterator[bytes]:
+def _member(
+    name: str, again: Callable[[], IO[bytes]], member: tarfile.TarInfo
+) -> Iterator[bytes]:
     with again() as stream:
         stream.seek(member.offset_data)
         remaining = member.size
@@ -125,7 +137,9 @@ def _member(name: str, again: Callable[[], IO[bytes]], member: tarfile.TarInfo) 
             remaining -= len(data)
             yield data
     if remaining > 0:
-        raise InputError(f"{name}: the archive ends inside {member.name}; copy it again")
+        raise InputError(
+            f"{name}: the archive ends inside {member.name}; copy it again"
+        )
 
 
 def names_of(paths: Paths) -> list[str]:
@@ -195,7 +209,9 @@ def map_file(name: str) -> memoryview:
     with open_file(name) as stream:
         if isinstance(stream, io.BufferedReader) and Path(name).stat().st_size:
             try:
-                return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+                return memoryview(
+                    mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+                )
             except (OSError, ValueError):
                 pass  # not mappable, such as a pipe
     return memoryview(_file(name).read_all())
@@ -223,7 +239,9 @@ def lines(name: str) -> Iterator[tuple[int, str]]:
             result += 1
             line = line.removeprefix(codecs.BOM_UTF8) if result == 1 else line
             if len(line) > LINE_LIMIT:
-                raise InputError(f"{name}:{result}: a line of more than {LINE_LIMIT >> 20} MiB")
+                raise InputError(
+                    f"{name}:{result}: a line of more than {LINE_LIMIT >> 20} MiB"
+                )
             if b"\0" in line:
                 raise InputError(f"{name}:{result}: binary data; expected text")
             yield result, line.decode("utf-8", "replace").strip("\r\n")

@@ -88,7 +88,9 @@ def _text(path: str | os.PathLike[str]) -> str:
     return read_text(Path(name), printable(name, 200))
 
 
-def import_onto(path: str | os.PathLike[str], machine: str, *, chip: str | None = None) -> Imported:
+def import_onto(
+    path: str | os.PathLike[str], machine: str, *, chip: str | None = None
+) -> Imported:
     """Read a partial topology XML (of ``NCCL_TOPO_FILE``) and overlay it on a node.
 
     Parameters
@@ -119,22 +121,28 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
     name, cpu, group = given.get("kind"), given.get("cpu"), given.get("group")
     if name is not None and name not in KINDS and name not in all_kinds():
         kinds = ", ".join(all_kinds())
-        raise TopologyError(f"{where}: no kind {printable(name)!r}; there are {kinds}")
+        raise TopologyError(
+            f"{where}: no kind {printable(name)!r}; there are {kinds}"
+        )
     text = without_prompt(text)
     name = name or detect(text)
     if name is None and is_nvbandwidth(text):
-        message = (
-            "measurements of nvbandwidth, no topology: clusim topo check TOPOLOGY --measured FILE"
-        )
+        message = "measurements of nvbandwidth, no topology: clusim topo check TOPOLOGY --measured FILE"
         raise fail(where, 0, message)
     name = name or detect_extension(text)
     if name is None:
-        message = "empty" if not text.strip() else "not a topology that can be imported"
+        message = (
+            "empty" if not text.strip() else "not a topology that can be imported"
+        )
         kinds = ", ".join(all_kinds())
-        raise fail(where, 0, f"{message}; the kinds are {kinds}: name one with --kind")
+        raise fail(
+            where, 0, f"{message}; the kinds are {kinds}: name one with --kind"
+        )
     kind = kind_named(name)
     if cpu is not None and not kind.with_cpus:
-        raise TopologyError(f"{where}: --cpu: {kind.title} does not use processors; omit it")
+        raise TopologyError(
+            f"{where}: --cpu: {kind.title} does not use processors; omit it"
+        )
     draft = Draft(where, _name(where), chip=given.get("chip") or "", group=group)
     if cpu is not None:
         draft.cpu = named_processor(cpu)
@@ -151,6 +159,9 @@ def import_text(text: str, where: str, **given: Unpack[Given]) -> Imported:
 
 def _name(where: str) -> str:
     stem = re.sub(
-        r"\.(xml|txt|json|ya?ml|graphml|topo|log)$", "", Path(where).name, flags=re.IGNORECASE
+        r"\.(xml|txt|json|ya?ml|graphml|topo|log)$",
+        "",
+        Path(where).name,
+        flags=re.IGNORECASE,
     )
     return printable(stem, 100) or "imported"

@@ -36,18 +36,25 @@ WIDTH = 110
 _PLACE = re.compile(r"(.*?)(0|[1-9][0-9]{0,6})")
 
 
-def topology_text(data: dict[str, Any], title: str, assumptions: Iterable[object]) -> str:
+def topology_text(
+    data: dict[str, Any], title: str, assumptions: Iterable[object]
+) -> str:
     """Return the topology file of a description that was read from `title`."""
     return "".join(_lines(data, title, list(assumptions)))
 
 
-def _lines(data: dict[str, Any], title: str, assumptions: list[object]) -> Iterator[str]:
+def _lines(
+    data: dict[str, Any], title: str, assumptions: list[object]
+) -> Iterator[str]:
     yield f"# {one_line(str(data['name']))}: imported from {title}.\n"
     if assumptions:
         yield "#\n# Missing in the file, and assumed:\n"
     for assumption in assumptions:
         yield textwrap.fill(
-            one_line(str(assumption)), WIDTH, initial_indent="# - ", subsequent_indent="#   "
+            one_line(str(assumption)),
+            WIDTH,
+            initial_indent="# - ",
+            subsequent_indent="#   ",
         )
         yield "\n"
     for key, value in data.items():
@@ -68,7 +75,9 @@ def _lines(data: dict[str, Any], title: str, assumptions: list[object]) -> Itera
 
 
 def _flow(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**9)
+    text = yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False, width=10**9
+    )
     return text.removesuffix("\n").removesuffix("\n...")
 
 
@@ -77,11 +86,18 @@ def _runs(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     stem, first, last, value = "", -1, -1, None
     for name, item in [*items, ("", None)]:
         match = _PLACE.fullmatch(name)
-        if match and last >= 0 and (match[1], int(match[2]), item) == (stem, last + 1, value):
+        if (
+            match
+            and last >= 0
+            and (match[1], int(match[2]), item) == (stem, last + 1, value)
+        ):
             last += 1
             continue
         if last >= 0:
-            yield f"{stem}{first}" if first == last else f"{stem}{first}..{last}", value
+            yield (
+                f"{stem}{first}" if first == last else f"{stem}{first}..{last}",
+                value,
+            )
         if match:
             stem, first, value = match[1], int(match[2]), item
         elif name:
@@ -214,7 +230,9 @@ class Draft:
     def node(self, name: str, kind: str, **keys: Any) -> str:
         """Add a graph node; return its name. Zone 0 is the default and omitted."""
         if name in self.nodes:
-            raise self.fail(f"two nodes are called {printable(name)!r}; names are unique")
+            raise self.fail(
+                f"two nodes are called {printable(name)!r}; names are unique"
+            )
         if len(self.nodes) >= MAX_NODES:
             raise self.fail(f"more than {MAX_NODES} nodes; that is the limit")
         if keys.get("zone") == 0:
@@ -261,7 +279,12 @@ class Draft:
         )
         for number, item in enumerate(item for item in assumptions if item.settles):
             self.source(key_of(number), f"{item}; {item.settles} settles it")
-        data = {"name": self.name, **self.settings, "nodes": self.nodes, "links": self.links}
+        data = {
+            "name": self.name,
+            **self.settings,
+            "nodes": self.nodes,
+            "links": self.links,
+        }
         return Imported(kind, title, data, assumptions, _counts(data))
 
 
@@ -271,7 +294,8 @@ def _compact_names(names: list[str]) -> str:
     if not all(map(_PLACE.fullmatch, result)):
         return ", ".join(result)
     return ", ".join(
-        name for name, _ in _runs((name, None) for name in sorted(result, key=natural))
+        name
+        for name, _ in _runs((name, None) for name in sorted(result, key=natural))
     )
 
 
@@ -280,7 +304,9 @@ _TIERS = {"root": "cpus", "nvswitch": "nvswitches", "pcie": "pcie_switches"}
 
 def _counts(data: Mapping[str, Any]) -> dict[str, int]:
     """Count GPUs, NICs, switches, and links by type."""
-    counts = dict.fromkeys(("gpus", "hosts", "nics", "cpus", "pcie_switches", "nvswitches"), 0)
+    counts = dict.fromkeys(
+        ("gpus", "hosts", "nics", "cpus", "pcie_switches", "nvswitches"), 0
+    )
     for name, keys in data["nodes"].items():
         which = f"{keys['kind']}s"
         if keys["kind"] == "switch":
@@ -288,7 +314,11 @@ def _counts(data: Mapping[str, Any]) -> dict[str, int]:
             tier = "nvswitch" if switch.startswith("nvswitch") else keys.get("tier")
             if tier is None and "tier" in SWITCHES.get(switch, {}):
                 tier = SWITCHES[switch]["tier"].value
-            which = "cards" if name.startswith("card") else _TIERS.get(str(tier), "switches")
+            which = (
+                "cards"
+                if name.startswith("card")
+                else _TIERS.get(str(tier), "switches")
+            )
         if which != "memorys":
             counts[which] = counts.get(which, 0) + 1
     for link in data["links"]:
@@ -299,7 +329,9 @@ def _counts(data: Mapping[str, Any]) -> dict[str, int]:
         if name == "xgmi" and not str(link.get("type")).startswith("xgmi-"):
             name = "numa"
         name = "numa" if name in ("qpi", "upi", "power", "grace") else name
-        counts[f"{name}_links"] = counts.get(f"{name}_links", 0) + int(link.get("count", 1))
+        counts[f"{name}_links"] = counts.get(f"{name}_links", 0) + int(
+            link.get("count", 1)
+        )
     return counts
 
 
@@ -322,7 +354,9 @@ def set_usage(draft: Draft, gpus: list[str], chip: str) -> None:
             mesh[index[a], index[b]] += int(link.get("count", 1))
             mesh[index[b], index[a]] += int(link.get("count", 1))
         switched = switched or b.startswith("nvswitch")
-    rings = find_rings(len(gpus), mesh) if mesh and len(gpus) <= MAX_RING_GPUS else []
+    rings = (
+        find_rings(len(gpus), mesh) if mesh and len(gpus) <= MAX_RING_GPUS else []
+    )
     if switched:
         links = gpu(chip).links
         _channels(draft, 24 if links >= 8 else 12, "NCCL's choice with NVSwitches")
@@ -347,7 +381,11 @@ def _channels(draft: Draft, count: int, why: str) -> None:
 
 
 def _peer_level(draft: Draft, gpus: list[str], chip: str) -> None:
-    roots = {str(keys["switch"]) for name, keys in draft.nodes.items() if name.startswith("cpu")}
+    roots = {
+        str(keys["switch"])
+        for name, keys in draft.nodes.items()
+        if name.startswith("cpu")
+    }
     if not gpu(chip).figures["peer_access"].value:
         draft.settings["p2p_level"] = "nvl"
         draft.assume(
@@ -358,7 +396,9 @@ def _peer_level(draft: Draft, gpus: list[str], chip: str) -> None:
     elif len(gpus) <= 2 and roots and all(root.startswith("epyc") for root in roots):
         draft.settings["p2p_level"] = "sys"
         draft.assume(
-            "peer to peer", "over any path", "NCCL's default for two GPUs on AMD processors"
+            "peer to peer",
+            "over any path",
+            "NCCL's default for two GPUs on AMD processors",
         )
 
 
@@ -386,7 +426,10 @@ def _cycle(count: int, unused: Capacity, steps: int) -> tuple[list[int], int]:
     Depth-first search within `steps` that prefers the links with the most remaining capacity.
     """
     neighbours = {
-        a: sorted((b for b in range(count) if unused[a, b] > 0), key=lambda b: (-unused[a, b], b))
+        a: sorted(
+            (b for b in range(count) if unused[a, b] > 0),
+            key=lambda b: (-unused[a, b], b),
+        )
         for a in range(count)
     }
     path, choices, used = [0], [iter(neighbours[0])], {0}

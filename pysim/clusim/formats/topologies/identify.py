@@ -54,7 +54,9 @@ class PciClass(IntEnum):
 HIDDEN = "hidden switch"
 """Bus id of an NVSwitch that a virtual machine does not see."""
 
-_BUS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-9a-f]{1,2}))?")
+_BUS = re.compile(
+    r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-9a-f]{1,2}))?"
+)
 
 
 def bus_id(text: str) -> BusId:
@@ -167,7 +169,9 @@ class ImportedDevice:
         """Return True if the base class of the device is one of `bases`."""
         return self.cls is not None and self.cls >> 16 in bases
 
-    def join(self, target: BusId, count: int, tclass: int = PciClass.GPU, **keys: Any) -> None:
+    def join(
+        self, target: BusId, count: int, tclass: int = PciClass.GPU, **keys: Any
+    ) -> None:
         """Add links from a GPU to `target`; `keys` are fields of `Peer`."""
         if self.gpu is not None:
             self.gpu.peers.append(Peer(target, count, tclass, **keys))
@@ -177,7 +181,12 @@ class ImportedDevice:
         """Facts of the file about a GPU."""
         gpu = self.gpu or ImportedGpu()
         return Identity(
-            self.vendor, self.device, gpu.product, gpu.sm, gpu.gcn, coherent=gpu.c2c_MBps > 0
+            self.vendor,
+            self.device,
+            gpu.product,
+            gpu.sm,
+            gpu.gcn,
+            coherent=gpu.c2c_MBps > 0,
         )
 
     @property
@@ -265,11 +274,22 @@ def halves(items: list[_T]) -> list[list[_T]]:
 PCIE_GTS = {generation: float(row[0]) for generation, row in GENERATIONS.items()}
 """Signalling rate of a lane per PCIe generation [GT/s]."""
 
-_AMD = {143: 0x17, 23: 0x17, 24: 0x17, 159: 0x17, 175: 0x19, 25: 0x19, 191: 0x1A, 26: 0x1A}
+_AMD = {
+    143: 0x17,
+    23: 0x17,
+    24: 0x17,
+    159: 0x17,
+    175: 0x19,
+    25: 0x19,
+    191: 0x1A,
+    26: 0x1A,
+}
 """CPU family by `familyid`: NCCL's base + 16 x extended family (143), or their sum (23)."""
 
 
-def processor(arch: str, vendor: str, family: int | None, model: int | None) -> tuple[Cpu, str]:
+def processor(
+    arch: str, vendor: str, family: int | None, model: int | None
+) -> tuple[Cpu, str]:
     """Return the model of a CPU, and the reason if it is assumed (empty if the file names it)."""
     arch, vendor = arch.lower(), vendor.lower()
     if arch in ("ppc64", "ppc64le"):
@@ -278,23 +298,43 @@ def processor(arch: str, vendor: str, family: int | None, model: int | None) -> 
         return _arm(vendor, model), ""
     if "amd" in vendor or "hygon" in vendor:
         number = _AMD.get(family or 0)
-        result = _by_cpuid("amd", number, 0 if model is None and number != 0x17 else model)
-        reason = "no family in the file" if family is None else f"unknown AMD family {family}"
+        result = _by_cpuid(
+            "amd", number, 0 if model is None and number != 0x17 else model
+        )
+        reason = (
+            "no family in the file"
+            if family is None
+            else f"unknown AMD family {family}"
+        )
         is_known_number = number is not None
-        return result or _usual("amd"), "" if is_known_number else f"{reason}; taken as EPYC Rome"
+        return result or _usual(
+            "amd"
+        ), "" if is_known_number else f"{reason}; taken as EPYC Rome"
     if "intel" in vendor:
         result = _by_cpuid("intel", 6, model)
-        reason = "no model in the file" if model is None else f"unknown Intel model {model}"
-        return result or _usual("intel"), "" if result else f"{reason}; taken as Ice Lake"
+        reason = (
+            "no model in the file"
+            if model is None
+            else f"unknown Intel model {model}"
+        )
+        return result or _usual(
+            "intel"
+        ), "" if result else f"{reason}; taken as Ice Lake"
     return _usual("other"), "the file does not name the processor; --cpu does"
 
 
 def _usual(vendor: str) -> Cpu:
-    return next(cpu for cpu in PROCESSORS.values() if cpu.vendor == vendor and cpu.usual)
+    return next(
+        cpu for cpu in PROCESSORS.values() if cpu.vendor == vendor and cpu.usual
+    )
 
 
 def _arm(vendor: str, model: int | None) -> Cpu:
-    named = (c for c in PROCESSORS.values() if c.vendor == "arm" and c.maker and c.maker in vendor)
+    named = (
+        c
+        for c in PROCESSORS.values()
+        if c.vendor == "arm" and c.maker and c.maker in vendor
+    )
     return _by_cpuid("arm", 0, model) or next(named, None) or _usual("arm")
 
 
@@ -317,7 +357,9 @@ def named_processor(name: str) -> Cpu:
 def nic_model(vendor: int | None, device: int | None) -> tuple[str, bool, int]:
     """Return family, Ethernet-only flag and port rate [Gb/s]; ('', False, 0) if unknown."""
     result = ADAPTER_IDS.get((vendor or 0, device or 0))
-    return (result.family, result.ethernet, result.gbps) if result else ("", False, 0)
+    return (
+        (result.family, result.ethernet, result.gbps) if result else ("", False, 0)
+    )
 
 
 ACCELERATORS: Final = (0x10DE, 0x1002)
@@ -351,8 +393,13 @@ def identify(
     """
     gpu = named_gpu(device.identity)
     if forced:
-        name = gpu.name if gpu is not None else printable(device.identity.product, 60)
-        return forced, f"requested; the file names {name}" if name not in ("", forced) else ""
+        name = (
+            gpu.name if gpu is not None else printable(device.identity.product, 60)
+        )
+        return forced, f"requested; the file names {name}" if name not in (
+            "",
+            forced,
+        ) else ""
     if gpu is not None:
         return gpu.name, ""
     try:
@@ -364,14 +411,22 @@ def identify(
     words = f"{hint[1]!r} in the file's name or text" if hint else ""
     if usual is None and named is not None:
         return named.name, words
-    if usual is not None and named is not None and named.architecture is usual.architecture:
+    if (
+        usual is not None
+        and named is not None
+        and named.architecture is usual.architecture
+    ):
         return named.name, f"{_said_gpu(device)}, and {words}"
     aside = "".join(
-        f"{text} is not known; " for text in _not_known(device, hint and not named, words)
+        f"{text} is not known; "
+        for text in _not_known(device, hint and not named, words)
     )
     if usual is not None:
         name = _said_gpu(device)
-        return usual.name, f"{aside}{name}; the file does not name the board, --chip does"
+        return (
+            usual.name,
+            f"{aside}{name}; the file does not name the board, --chip does",
+        )
     if device.vendor in ACCELERATORS and device.device:
         raise fail(where, device.line, f"{aside.removesuffix('; ')}; {CHOOSE}")
     if machine.guess is not None:
@@ -383,10 +438,16 @@ def identify(
 def _said_gpu(device: ImportedDevice) -> str:
     """Return the compute capability of a GPU as the file has it."""
     identity = device.identity
-    return f"gcn {printable(identity.gfx, 16)}" if identity.gfx else f"sm {identity.capability}"
+    return (
+        f"gcn {printable(identity.gfx, 16)}"
+        if identity.gfx
+        else f"sm {identity.capability}"
+    )
 
 
-def _not_known(device: ImportedDevice, unknown_words: object, words: str) -> Iterator[str]:
+def _not_known(
+    device: ImportedDevice, unknown_words: object, words: str
+) -> Iterator[str]:
     """Yield the identities of a GPU in the file that match no known chip."""
     if device.vendor in ACCELERATORS and device.device:
         yield f"PCI device {device.vendor:04x}:{device.device:04x}"

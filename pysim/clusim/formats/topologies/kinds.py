@@ -45,7 +45,9 @@ BY_NAME: Final = {
         "NCCL graph XML (NCCL_GRAPH_DUMP_FILE)", "nccl_graph:read_nccl_graph", True
     ),
     "lstopo": TopologyKind("hwloc's XML, as lstopo writes it", "read_lstopo", True),
-    "smi": TopologyKind("nvidia-smi topo -m, or its p2p matrices", "smi_topo:read_smi", True),
+    "smi": TopologyKind(
+        "nvidia-smi topo -m, or its p2p matrices", "smi_topo:read_smi", True
+    ),
     "smi-nvlink": TopologyKind(
         "nvidia-smi nvlink -s, -c, -p or -R", "smi_nvlink:read_nvlink", True
     ),
@@ -111,12 +113,19 @@ def detect_extension(text: str) -> str | None:
 
 
 _TAG = re.compile(r"<\s*([A-Za-z][A-Za-z0-9_.:-]*)")
-_ROOTS = {"system": "nccl-xml", "graphs": "nccl-graph", "graphml": "graphml", "topology": "lstopo"}
+_ROOTS = {
+    "system": "nccl-xml",
+    "graphs": "nccl-graph",
+    "graphml": "graphml",
+    "topology": "lstopo",
+}
 _RANK = re.compile(r"\[[0-9]+,[0-9]+\]<[a-z]+>:")
 _SMI_FRONT = r"^(?:\[[0-9]+,[0-9]+\]<[a-z]+>:|[0-9]{1,5}: |[>|#]+ )?(?:[^\S\n]|\x1b\[[0-9;]*m)*GPU0"
 _SMI_HEAD = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m|\s)(?!\s*X\b)", re.MULTILINE)
 _SMI_ROW = re.compile(_SMI_FRONT + r"(?:\x1b\[[0-9;]*m)*\s+X\b", re.MULTILINE)
-_HTSIM_HEAD = re.compile(r"^[^\S\n]*(?:nodes|tiers|podsize)[^\S\n]+[0-9]+[^\S\n]*$", re.I | re.M)
+_HTSIM_HEAD = re.compile(
+    r"^[^\S\n]*(?:nodes|tiers|podsize)[^\S\n]+[0-9]+[^\S\n]*$", re.I | re.M
+)
 _KEY = re.compile(r"(?:^|[{,])[ \t-]*([a-z0-9_]+):", re.MULTILINE)
 _INFRAGRAPH = {"components", "instances", "ep1", "connections"}
 _BANDWIDTH_JSON = re.compile(r'\A\s*\{\s*"nvbandwidth"\s*:')
@@ -130,7 +139,11 @@ def without_prompt(text: str) -> str:
     if text.lstrip("\ufeff \t\r\n").startswith(("<", "{", "[")):
         return text
     match = _PASTED.search(text)
-    return "\n" * text.count("\n", 0, match.start()) + match[0] + "\n" if match else text
+    return (
+        "\n" * text.count("\n", 0, match.start()) + match[0] + "\n"
+        if match
+        else text
+    )
 
 
 def detect(text: str) -> str | None:
@@ -143,7 +156,9 @@ def detect(text: str) -> str | None:
     if re.search(r"(Weight|Hops|Link Type) between two GPUs", text):
         return "rocm-smi"
     title = _SMI_HEAD.search(text)
-    if title and (_SMI_ROW.search(text) or re.match(r"\s*GPU1\b", text[title.end() :])):
+    if title and (
+        _SMI_ROW.search(text) or re.match(r"\s*GPU1\b", text[title.end() :])
+    ):
         return "smi"
     if LINK_LINE.search(text) and GPU_LINE.search(text):
         return "smi-nvlink"
@@ -157,7 +172,9 @@ def detect(text: str) -> str | None:
 
 
 def _of_xml(head: str) -> str | None:
-    match = _TAG.search(re.sub(r"<!--.*?(-->|$)", " ", head[:200_000], flags=re.DOTALL))
+    match = _TAG.search(
+        re.sub(r"<!--.*?(-->|$)", " ", head[:200_000], flags=re.DOTALL)
+    )
     return _ROOTS.get(match[1].lower()) if match else None
 
 
@@ -172,7 +189,8 @@ def _of_json(text: str) -> str | None:
         return "node-link"
     inner = data.get("infrastructure", data)
     if isinstance(inner, dict) and (
-        {"devices", "instances"} <= set(inner) or {"components", "edges"} <= set(inner)
+        {"devices", "instances"} <= set(inner)
+        or {"components", "edges"} <= set(inner)
     ):
         return "infragraph"
     astra = {"topologies-per-dim", "units-count", "npus_count", "npus-count"}

@@ -34,7 +34,12 @@ from clusim.topology.node import Node
 from clusim.topology.save import nic_data
 
 _ARCHITECTURES = {"arm": "arm64", "power": "ppc64"}
-_VENDORS = {"intel": "GenuineIntel", "amd": "AuthenticAMD", "arm": "ARM", "power": "IBM"}
+_VENDORS = {
+    "intel": "GenuineIntel",
+    "amd": "AuthenticAMD",
+    "arm": "ARM",
+    "power": "IBM",
+}
 _NAMES = {"efa": "rdmap", "slingshot": "cxi", "tcp": "eth"}
 _UNKNOWN = {"vendor": "0xffff", "device": "0xffff"}
 _DOMAIN, _SWITCHES = 0x0F00, 0x0E00
@@ -49,7 +54,9 @@ def dump_system(fabric: Fabric) -> str:
     machine = _Machine(fabric)
     system = machine.system()
     chips = dict.fromkeys(
-        node.endpoint.chip for node in fabric.nodes if node.kind == "gpu" and node.endpoint
+        node.endpoint.chip
+        for node in fabric.nodes
+        if node.kind == "gpu" and node.endpoint
     )
     title = printable(f"{fabric.name}: {', '.join(chips)}", 200).replace("--", "- -")
     comments = [f"<!-- {title} -->", machine.remarks()]
@@ -62,7 +69,9 @@ class _Machine:
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
         self.nodes = {node.name: node for node in fabric.nodes if node.zone == 0}
-        self.links: dict[str, list[tuple[str, Link]]] = {name: [] for name in self.nodes}
+        self.links: dict[str, list[tuple[str, Link]]] = {
+            name: [] for name in self.nodes
+        }
         self.uplinks: dict[str, Link] = {}
         for link in fabric.links:
             for end, other in ((link.a, link.b), (link.b, link.a)):
@@ -84,7 +93,9 @@ class _Machine:
         result = XmlElement.of("system", version=1)
         for number, name in enumerate(self._roots()):
             below = self._below(name)
-            result.children.append(XmlElement.of("cpu", *below, **_cpu(self.nodes[name], number)))
+            result.children.append(
+                XmlElement.of("cpu", *below, **_cpu(self.nodes[name], number))
+            )
         lonely = [n.name for n in self._kind("gpu") if n.name not in self.placed]
         if lonely:
             if not result.children:
@@ -107,7 +118,11 @@ class _Machine:
         for root, number in numa.items():
             for name, link in self.links[root]:
                 end = self.nodes[name].endpoint
-                if end is not None and self.nodes[name].kind == "memory" and link.name in LINKS:
+                if (
+                    end is not None
+                    and self.nodes[name].kind == "memory"
+                    and link.name in LINKS
+                ):
                     result.memory[number] = end.chip
                 elif numa.get(name, -1) > number:
                     sockets.append(Socket(number, numa[name], link.name, link.count))
@@ -117,13 +132,24 @@ class _Machine:
 
     def _remark(self, result: Remarks, node: Node, bus: str) -> None:
         """Add the model of a device, and the keys that its model does not have."""
-        slot = next((link.name for _, link in self.links[node.name] if link.cls == "pcie"), "")
+        slot = next(
+            (link.name for _, link in self.links[node.name] if link.cls == "pcie"),
+            "",
+        )
         if node.nic is not None and node.model and node.model not in ADAPTERS:
             result.nics[node.model] = nic_data(node.nic, node.ports)
             result.latencies[bus] = f"{node.latency_ps}ps"
-        if node.model in ADAPTERS or node.model in CROSSBARS or node.model in result.nics:
+        if (
+            node.model in ADAPTERS
+            or node.model in CROSSBARS
+            or node.model in result.nics
+        ):
             result.models[bus] = node.model
-        if slot.startswith("pcie-") and slot in LINKS and slot.removesuffix("-gpu").count("-") > 2:
+        if (
+            slot.startswith("pcie-")
+            and slot in LINKS
+            and slot.removesuffix("-gpu").count("-") > 2
+        ):
             result.slots[bus] = slot
 
     def _roots(self) -> list[str]:
@@ -144,7 +170,11 @@ class _Machine:
     def _hangs(self, name: str, link: Link) -> bool:
         """Return True if a device is the end of a PCIe link, or of a coherent link without PCIe."""
         slots = [one.cls for _, one in self.links[name]]
-        lone = link.cls == "c2c" and self.nodes[name].kind == "gpu" and "pcie" not in slots
+        lone = (
+            link.cls == "c2c"
+            and self.nodes[name].kind == "gpu"
+            and "pcie" not in slots
+        )
         return self.nodes[name].tier != "root" and (lone or link.cls == "pcie")
 
     def _device(self, name: str, link: Link | None) -> XmlElement:
@@ -160,7 +190,9 @@ class _Machine:
             return self._gpu(node, slot)
         if node.kind == "nic":
             return self._nic(node, slot)
-        ids = next((i for i, model in PCIE_SWITCH_IDS.items() if model == node.model), None)
+        ids = next(
+            (i for i, model in PCIE_SWITCH_IDS.items() if model == node.model), None
+        )
         keys = _UNKNOWN if ids is None else _identity(*ids)
         bus = self.bus[name]
         below = self._below(name)
@@ -185,16 +217,26 @@ class _Machine:
         self.gpus[node.name] = gpu
         keys = {**_identity(*ids), **slot}
         bus = self.bus[node.name]
-        return XmlElement.of("pci", gpu, busid=bus, class_=_class(PciClass.GPU), **keys)
+        return XmlElement.of(
+            "pci", gpu, busid=bus, class_=_class(PciClass.GPU), **keys
+        )
 
     def _add_links(self, name: str, gpu: XmlElement) -> None:
         """Add the NVLinks that NCCL reads; every GPU has an address by now."""
         tag = "xgmi" if "gcn" in gpu.attributes else "nvlink"
         overrides = told_of(self.fabric.told, name)
-        ends = self._links_by_address(name) if overrides is None else self._links_read(overrides)
+        ends = (
+            self._links_by_address(name)
+            if overrides is None
+            else self._links_read(overrides)
+        )
         for target, count in ends.items():
-            leads = PciClass.GPU if target in self.bus.values() else PciClass.NVSWITCH
-            link = XmlElement.of(tag, target=target, count=count, tclass=_class(leads))
+            leads = (
+                PciClass.GPU if target in self.bus.values() else PciClass.NVSWITCH
+            )
+            link = XmlElement.of(
+                tag, target=target, count=count, tclass=_class(leads)
+            )
             gpu.children.append(link)
 
     def _links_by_address(self, name: str) -> Counter[str]:
@@ -232,7 +274,8 @@ class _Machine:
         device, _, port = self.fabric.nic_names.get(node.name, "").partition(":")
         net = XmlElement.of(
             "net",
-            name=device or f"{_NAMES.get(model.kind if model else '', 'mlx5_')}{number}",
+            name=device
+            or f"{_NAMES.get(model.kind if model else '', 'mlx5_')}{number}",
             dev=number,
             latency="0.000000",
             speed=round(self._speed_Gbps(node, model) * 1000),
@@ -242,7 +285,9 @@ class _Machine:
             gdr=int(node.nic.gpudirect if node.nic else True),
         )
         nic = XmlElement.of("nic", net)
-        return XmlElement.of("pci", nic, busid=self.bus[node.name], class_=cls, **keys)
+        return XmlElement.of(
+            "pci", nic, busid=self.bus[node.name], class_=cls, **keys
+        )
 
     def _speed_Gbps(self, node: Node, model: Nic | None) -> float:
         """Return the rate of a NIC [Gb/s]: as reported, else of its cable, else nominal."""
@@ -311,7 +356,9 @@ def _family(processor: Cpu) -> dict[str, object]:
     """Return family and model of a processor as NCCL reads them; AMD's families differ."""
     if not processor.cpuid:
         return {}
-    family, model, _ = processor.cpuid[-1] if processor.vendor == "intel" else processor.cpuid[0]
+    family, model, _ = (
+        processor.cpuid[-1] if processor.vendor == "intel" else processor.cpuid[0]
+    )
     if processor.vendor == "amd":
         family = 15 + 16 * (family - 15)
     return {"familyid": family, "modelid": model}
@@ -325,7 +372,10 @@ def _adapter_ids(model: Nic | None) -> tuple[int, int] | None:
     ethernet = model.kind == "roce"
     best = min(
         family,
-        key=lambda item: (item.ethernet and not ethernet, abs(item.gbps - model.gbps)),
+        key=lambda item: (
+            item.ethernet and not ethernet,
+            abs(item.gbps - model.gbps),
+        ),
         default=None,
     )
     return (best.vendor, best.device) if best is not None else None

@@ -56,10 +56,16 @@ def read_nccl_graph(text: str, draft: Draft) -> None:
     graphs = [_channels(element) for element in root.all("graph")]
     used = [graph for graph in graphs if graph.gpus]
     if not used:
-        raise draft.fail("an NCCL graph file without channels; cannot be rebuilt", root.line)
+        raise draft.fail(
+            "an NCCL graph file without channels; cannot be rebuilt", root.line
+        )
     best = next((graph for graph in used if graph.ring), used[0])
-    gpus = sorted({dev for graph in used for channel in graph.gpus for dev in channel})
-    nets = sorted({dev for graph in used for channel in graph.nets for dev in channel})
+    gpus = sorted(
+        {dev for graph in used for channel in graph.gpus for dev in channel}
+    )
+    nets = sorted(
+        {dev for graph in used for channel in graph.nets for dev in channel}
+    )
     if len(gpus) > 4096 or len(nets) > 4096:
         raise draft.fail("more than 4096 GPUs or NICs; that is the limit", root.line)
     draft.assume(
@@ -96,19 +102,29 @@ def _dev(element: XmlElement) -> int:
     raise element.fail(f"<{element.tag}> without dev; add the number of the device")
 
 
-def _machine(graph: _Channels, gpus: list[int], nets: list[int], draft: Draft) -> ImportedMachine:
+def _machine(
+    graph: _Channels, gpus: list[int], nets: list[int], draft: Draft
+) -> ImportedMachine:
     machine = ImportedMachine(hint=Path(draft.where).name)
     named = gpu_by_words(Path(draft.where).name)
     hint = named[0] if named else None
-    devices = {dev: ImportedDevice(text=f"gpu {dev}", gpu=ImportedGpu(dev=dev)) for dev in gpus}
-    load = max((sum(dev in channel for channel in graph.gpus) for dev in gpus), default=1)
+    devices = {
+        dev: ImportedDevice(text=f"gpu {dev}", gpu=ImportedGpu(dev=dev))
+        for dev in gpus
+    }
+    load = max(
+        (sum(dev in channel for channel in graph.gpus) for dev in gpus), default=1
+    )
     total = load * graph.speed
     nvlink = graph.intra.startswith("NV")
     if nvlink:
         chip = _by_nvlinks(total)
         per_link = nccl_link_GBps(chip.compute_capability)
         if hint is None:
-            machine.guess = (chip.name, f"its channels need {total:g} GB/s of NVLink")
+            machine.guess = (
+                chip.name,
+                f"its channels need {total:g} GB/s of NVLink",
+            )
         else:
             chip = hint
         _add_nvlinks(graph, devices, chip, per_link, draft)
@@ -137,14 +153,25 @@ def _by_nvlinks(total_GBps: float) -> Gpu:
 
     The channels may exceed the NVLinks by a seventh, for old releases.
     """
-    usual = [chip for chip in GPUS.values() if chip.usual and chip.form == "sxm" and chip.links]
-    rates = {chip.links * nccl_link_GBps(chip.compute_capability): chip for chip in reversed(usual)}
+    usual = [
+        chip
+        for chip in GPUS.values()
+        if chip.usual and chip.form == "sxm" and chip.links
+    ]
+    rates = {
+        chip.links * nccl_link_GBps(chip.compute_capability): chip
+        for chip in reversed(usual)
+    }
     enough = [rate for rate in rates if total_GBps <= rate * 8 / 7]
     return rates[min(enough, default=max(rates))]
 
 
 def _add_nvlinks(
-    graph: _Channels, devices: dict[int, ImportedDevice], chip: Gpu, per_link: float, draft: Draft
+    graph: _Channels,
+    devices: dict[int, ImportedDevice],
+    chip: Gpu,
+    per_link: float,
+    draft: Draft,
 ) -> None:
     if chip.planes:
         for device in devices.values():
@@ -183,7 +210,9 @@ def _add_tree(
     sockets = 2 if graph.intra in ("SYS", "NVL", "NVB") and len(names) > 1 else 1
     half = -(-len(names) // sockets)
     machine.cpus = [ImportedCpu(numa=i) for i in range(sockets)]
-    per_switch = {"PIX": len(names), "PXB": 2, "NVL": 2, "NVB": 2}.get(graph.intra, 0)
+    per_switch = {"PIX": len(names), "PXB": 2, "NVL": 2, "NVB": 2}.get(
+        graph.intra, 0
+    )
     if graph.inter in ("PIX", "PXB") and nets and not per_switch:
         per_switch = 1
     by_switch: dict[int, list[ImportedDevice]] = {}
@@ -193,20 +222,27 @@ def _add_tree(
         nodes = [devices[dev] for dev in group]
         if per_switch:
             nodes = [
-                switch_above(nodes[at : at + per_switch]) for at in range(0, len(nodes), per_switch)
+                switch_above(nodes[at : at + per_switch])
+                for at in range(0, len(nodes), per_switch)
             ]
         cpu.devices += [switch_above(nodes)] if graph.intra == "PXB" else nodes
         if per_switch and graph.inter in ("PIX", "PXB"):
-            by_switch |= {dev: nodes[at // per_switch].children for at, dev in enumerate(group)}
+            by_switch |= {
+                dev: nodes[at // per_switch].children for at, dev in enumerate(group)
+            }
     for net in nets:
         used = [
-            channel for channel, ends in zip(graph.gpus, graph.nets, strict=True) if net in ends
+            channel
+            for channel, ends in zip(graph.gpus, graph.nets, strict=True)
+            if net in ends
         ]
         switch = used[0][0] if used else names[0]
         speed = graph.net_speed * len(used)
         gbps = next((port for port in _PORTS_Gbps if port >= speed * 8 * 0.95), 800)
         ports = [Net(dev=net, speed_mbps=gbps * 1000)]
-        device = ImportedDevice(text=f"net {net}", cls=PciClass.INFINIBAND, nets=ports)
+        device = ImportedDevice(
+            text=f"net {net}", cls=PciClass.INFINIBAND, nets=ports
+        )
         by_switch[switch].append(device)
         draft.assume(
             f"nic{net}",
@@ -215,6 +251,7 @@ def _add_tree(
         )
     draft.assume(
         "PCIe switches and CPUs",
-        f"{sockets} CPUs" + (f", {per_switch} GPUs a switch" if per_switch else ", no switches"),
+        f"{sockets} CPUs"
+        + (f", {per_switch} GPUs a switch" if per_switch else ", no switches"),
         f"the paths are of type {graph.intra or 'LOC'} and {graph.inter or 'LOC'}",
     )

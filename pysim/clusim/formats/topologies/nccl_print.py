@@ -75,7 +75,10 @@ def read_print(
 
 class _Reader:
     def __init__(
-        self, where: str, links_of: Callable[[float], int], adapters: Sequence[tuple[str, str]]
+        self,
+        where: str,
+        links_of: Callable[[float], int],
+        adapters: Sequence[tuple[str, str]],
     ) -> None:
         self.where, self.links_of, self.adapters = where, links_of, adapters
         self.machine = ImportedMachine(hint="")
@@ -107,7 +110,9 @@ class _Reader:
 
     def _cpu(self, node: SystemNode) -> ImportedCpu:
         match = _NUMBERS.match(node.note)
-        arch, vendor, model = (int(n) for n in match.groups()) if match else (-1, -1, -1)
+        arch, vendor, model = (
+            (int(n) for n in match.groups()) if match else (-1, -1, -1)
+        )
         intel = vendor == 1
         number = self._bus(node.name)
         return ImportedCpu(
@@ -132,7 +137,9 @@ class _Reader:
         elif node.link == "PCI" and kind in ("PCI", "GPU", "NIC"):
             self._device(node, kind, above)
 
-    def _device(self, node: SystemNode, kind: str, above: ImportedDevice | None) -> None:
+    def _device(
+        self, node: SystemNode, kind: str, above: ImportedDevice | None
+    ) -> None:
         bus = self._bus(node.name)
         device = ImportedDevice(bus=bus, text=node.name)
         device.speed, device.width = _slot(node.bw)
@@ -143,8 +150,12 @@ class _Reader:
             device.cls = PciClass.BRIDGE
             if re.fullmatch(r"[0-9a-f]{16}", node.note):
                 parts = [int(node.note[at : at + 4], 16) for at in range(0, 16, 4)]
-                device.vendor, device.device, device.subvendor, device.subdevice = parts
-        (self.machine.cpus[-1].devices if above is None else above.children).append(device)
+                device.vendor, device.device, device.subvendor, device.subdevice = (
+                    parts
+                )
+        (self.machine.cpus[-1].devices if above is None else above.children).append(
+            device
+        )
         self.path.append((node.depth, device))
 
     def _net(self, node: SystemNode, nic: ImportedDevice | None) -> None:
@@ -154,7 +165,9 @@ class _Reader:
         if number is not None and number < len(self.adapters):
             name, kind = self.adapters[number]
         parts = node.note.split("/")
-        net = Net(name or f"net{index}", number, round(node.bw * 8000), guid=parts[0])
+        net = Net(
+            name or f"net{index}", number, round(node.bw * 8000), guid=parts[0]
+        )
         if nic is None or nic.speed is None:
             self.machine.cpus[-1].nets.append(net)
             return

@@ -39,7 +39,9 @@ def read_nccl(text: str, draft: Draft) -> None:
 
 def _system(root: XmlElement, draft: Draft, text: str) -> ImportedMachine:
     """Return the node of a ``<system>`` element, or of one of its groups."""
-    comments = " ".join(re.findall(r"<!--(.{0,2000}?)-->", text[:MAX_HEAD], re.DOTALL)[:8])
+    comments = " ".join(
+        re.findall(r"<!--(.{0,2000}?)-->", text[:MAX_HEAD], re.DOTALL)[:8]
+    )
     machine = ImportedMachine(hint=f"{Path(draft.where).name} {comments}")
     top = root
     groups = root.all("group")
@@ -53,13 +55,17 @@ def _system(root: XmlElement, draft: Draft, text: str) -> ImportedMachine:
     loose = [_device(element, draft) for element in top.all("pci")]
     if loose:
         draft.assume(
-            "devices outside of any <cpu>", "they belong to a separate CPU", "it is not named"
+            "devices outside of any <cpu>",
+            "they belong to a separate CPU",
+            "it is not named",
         )
         machine.cpus.append(ImportedCpu(devices=loose, line=top.line))
     if groups:
         _apply_group(top, machine, draft)
     if not machine.cpus:
-        raise draft.fail("no <cpu> and no <pci> in <system>; is it a topology of NCCL?", root.line)
+        raise draft.fail(
+            "no <cpu> and no <pci> in <system>; is it a topology of NCCL?", root.line
+        )
     return machine
 
 
@@ -110,13 +116,18 @@ def _device(element: XmlElement, draft: Draft) -> ImportedDevice:
         elif child.tag == "nic":
             _add_nics(device, child)
         elif child.tag == "slot":
-            device.children.append(ImportedDevice(text=f"slot {child.get('id')}", line=child.line))
+            device.children.append(
+                ImportedDevice(text=f"slot {child.get('id')}", line=child.line)
+            )
     return device
 
 
 def _slot(element: XmlElement) -> dict[str, Any]:
     """Return the speed and the lanes of a device's PCIe link."""
-    return {"speed": element.attributes.get("link_speed"), "width": element.integer("link_width")}
+    return {
+        "speed": element.attributes.get("link_speed"),
+        "width": element.integer("link_width"),
+    }
 
 
 def _add_gpu(device: ImportedDevice, element: XmlElement) -> None:
@@ -131,7 +142,9 @@ def _add_gpu(device: ImportedDevice, element: XmlElement) -> None:
         device.gpu = gpu
     else:
         device.children.append(
-            ImportedDevice(text=device.text, cls=device.cls, gpu=gpu, line=element.line)
+            ImportedDevice(
+                text=device.text, cls=device.cls, gpu=gpu, line=element.line
+            )
         )
 
 
@@ -144,7 +157,9 @@ def _add_nics(device: ImportedDevice, element: XmlElement) -> None:
             ImportedDevice(text=name, nets=nets, line=element.line, **_slot(element))
         )
     elif device.cls is None and not device.text:
-        device.children.append(ImportedDevice(text="nic", nets=nets, line=element.line))
+        device.children.append(
+            ImportedDevice(text="nic", nets=nets, line=element.line)
+        )
     else:
         device.nets += nets
 
@@ -179,11 +194,17 @@ def _peers(element: XmlElement) -> list[Peer]:
         count = child.integer("count")
         count = 1 if count is None else count
         if not 0 <= count <= MAX_COUNT:
-            raise child.fail(f"count={count} of <{child.tag}>: must be 0 to {MAX_COUNT} links")
+            raise child.fail(
+                f"count={count} of <{child.tag}>: must be 0 to {MAX_COUNT} links"
+            )
         if count:
             target = child.get("target")
             peer = Peer(
-                bus_id(target), count, child.bits("tclass"), child.tag == "xgmi", child.line
+                bus_id(target),
+                count,
+                child.bits("tclass"),
+                child.tag == "xgmi",
+                child.line,
             )
             peer.text = printable(target, 20)
             result.append(peer)
@@ -203,7 +224,9 @@ def _nets(element: XmlElement) -> list[Net]:
             collective=bool(child.integer("coll")),
             line=child.line,
         )
-        same = next((other for other in result if other.name == net.name and net.name), None)
+        same = next(
+            (other for other in result if other.name == net.name and net.name), None
+        )
         if same is not None and same.collective != net.collective:
             same.collective = True  # listed again for in-network reductions
         else:
@@ -211,9 +234,13 @@ def _nets(element: XmlElement) -> list[Net]:
     return result
 
 
-def _pick(groups: list[XmlElement], draft: Draft, requested: str | None) -> XmlElement:
+def _pick(
+    groups: list[XmlElement], draft: Draft, requested: str | None
+) -> XmlElement:
     names = [element.get("name") for element in groups]
-    listing = ", ".join(f"{i}: {printable(name, 80)}" for i, name in enumerate(names))
+    listing = ", ".join(
+        f"{i}: {printable(name, 80)}" for i, name in enumerate(names)
+    )
     if requested is None:
         draft.assume(
             f"{len(groups)} groups",
@@ -237,7 +264,9 @@ _GROUP_NAME = re.compile(
 )
 
 
-def _apply_group(element: XmlElement, machine: ImportedMachine, draft: Draft) -> None:
+def _apply_group(
+    element: XmlElement, machine: ImportedMachine, draft: Draft
+) -> None:
     """Read the name of a group: GPU and CPU models, and the rate of each NIC."""
     for cpu in machine.cpus:
         for device in list(cpu.walk()):
@@ -263,7 +292,9 @@ def _apply_group(element: XmlElement, machine: ImportedMachine, draft: Draft) ->
     named = [net.name for device in machine.walk() for net in device.nets]
     if any(not name for name in named):
         return
-    missing = [f"{match['prefix']}_{i}" for i in range(len(rates)) if i not in placed]
+    missing = [
+        f"{match['prefix']}_{i}" for i in range(len(rates)) if i not in placed
+    ]
     if missing:
         draft.assume(
             sorted(missing, key=natural),

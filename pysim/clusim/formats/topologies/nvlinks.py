@@ -8,7 +8,13 @@ from itertools import combinations
 
 from clusim.base.limits import natural
 from clusim.formats.topologies.common import Draft
-from clusim.formats.topologies.identify import HIDDEN, BusId, PciClass, Peer, PlacedGpu
+from clusim.formats.topologies.identify import (
+    HIDDEN,
+    BusId,
+    PciClass,
+    Peer,
+    PlacedGpu,
+)
 from clusim.formats.topologies.presets import c2c_link, direct_keys, nvlink_keys
 from clusim.hardware import Gpu
 from clusim.topology.nccl_overrides import SWITCH
@@ -23,7 +29,9 @@ TRUNK_LATENCY = "100ns"
 def connect_gpus(draft: Draft, gpus: list[PlacedGpu]) -> None:
     """Add the links that `gpus` name."""
     work = _Links(draft, gpus)
-    silent = not any(item.gpu.peers or item.gpu.gcn or item.gpu.asked for item in gpus)
+    silent = not any(
+        item.gpu.peers or item.gpu.gcn or item.gpu.asked for item in gpus
+    )
     if silent and not any(item.gpu.c2c_MBps for item in gpus):
         # NCCL queries the driver about GPUs without NVLinks in the file.
         work.usual()
@@ -48,7 +56,9 @@ class _Links:
         self.draft = draft
         self.gpus = {item.name: item for item in gpus}
         self.chip = {item.name: item.chip for item in gpus}
-        self.by_bus = {item.device.bus: item.name for item in reversed(gpus) if item.device.bus}
+        self.by_bus = {
+            item.device.bus: item.name for item in reversed(gpus) if item.device.bus
+        }
         self.pairs: Counter[tuple[str, str]] = Counter()
         self.xgmi: set[frozenset[str]] = set()
         self.selves: Counter[str] = Counter()
@@ -95,7 +105,9 @@ class _Links:
 
     def join_pairs(self) -> None:
         """Add the links between two GPUs; both list them, and their counts may differ."""
-        for a, b in sorted(self.pairs, key=lambda pair: (natural(pair[0]), natural(pair[1]))):
+        for a, b in sorted(
+            self.pairs, key=lambda pair: (natural(pair[0]), natural(pair[1]))
+        ):
             back = self.pairs[b, a]
             if back and natural(b) < natural(a):
                 continue
@@ -107,7 +119,9 @@ class _Links:
                     f"asymmetric: {a} names {self.pairs[a, b]}, {b} names {back}; the larger was taken",
                 )
             xgmi = frozenset((a, b)) in self.xgmi
-            self.draft.link(a, b, count=count, **direct_keys(self.chip[a], xgmi=xgmi))
+            self.draft.link(
+                a, b, count=count, **direct_keys(self.chip[a], xgmi=xgmi)
+            )
 
     def complete(self) -> None:
         """Add the links to NVSwitches of GPUs that only an input of NCCL describes.
@@ -135,10 +149,15 @@ class _Links:
         existing: dict[str, Counter[str]] = {name: Counter() for name in self.gpus}
         for link in self.draft.links:
             if str(link.get("type", "")).startswith(("nvlink", "xgmi-")):
-                for end, other in ((link["from"], link["to"]), (link["to"], link["from"])):
-                    if end in existing and (other in existing or other.startswith("nvswitch")):
-                        existing[end][other if other in existing else SWITCH] += link.get(
-                            "count", 1
+                for end, other in (
+                    (link["from"], link["to"]),
+                    (link["to"], link["from"]),
+                ):
+                    if end in existing and (
+                        other in existing or other.startswith("nvswitch")
+                    ):
+                        existing[end][other if other in existing else SWITCH] += (
+                            link.get("count", 1)
                         )
         for name, item in self.gpus.items():
             overrides = self.told.get(name, Counter())
@@ -158,13 +177,17 @@ class _Links:
         for name in self.gpus:
             if not self.selves[name]:
                 continue
-            partner = next((o for o in waiting if self.selves[o] == self.selves[name]), None)
+            partner = next(
+                (o for o in waiting if self.selves[o] == self.selves[name]), None
+            )
             if partner is None:
                 waiting.append(name)
                 continue
             waiting.remove(partner)
             count = self.selves[name]
-            self.draft.link(partner, name, count=count, **direct_keys(self.chip[name]))
+            self.draft.link(
+                partner, name, count=count, **direct_keys(self.chip[name])
+            )
             self.draft.assume(
                 [f"{partner}-{name}"],
                 f"{count} links join the two",
@@ -189,7 +212,9 @@ class _Links:
             self.draft.source(name, self.texts[bus])
             members[name] = frozenset(counts)
             for gpu in sorted(counts, key=natural):
-                self.draft.link(gpu, name, count=counts[gpu], **nvlink_keys(self.chip[gpu]))
+                self.draft.link(
+                    gpu, name, count=counts[gpu], **nvlink_keys(self.chip[gpu])
+                )
         self._trunks(members)
 
     def join_hidden(self) -> None:
@@ -211,7 +236,9 @@ class _Links:
                 counts = _split(self.hidden[name], planes)
                 for switch, count in zip(switches, counts, strict=True):
                     if count:
-                        self.draft.link(name, switch, count=count, **nvlink_keys(chip))
+                        self.draft.link(
+                            name, switch, count=count, **nvlink_keys(chip)
+                        )
             split_text = "/".join(map(str, _split(self.hidden[board[0]], planes)))
             self.draft.assume(
                 board,
@@ -232,15 +259,23 @@ class _Links:
             members = {}
             for number, board in enumerate(_boards(chip, names)):
                 for plane, count in enumerate(chip.planes):
-                    switch = self._switch(f"nvswitch{number * len(chip.planes) + plane}", chip)
+                    switch = self._switch(
+                        f"nvswitch{number * len(chip.planes) + plane}", chip
+                    )
                     members[switch] = frozenset(board)
                     for name in board:
-                        self.draft.link(name, switch, count=count, **nvlink_keys(chip))
+                        self.draft.link(
+                            name, switch, count=count, **nvlink_keys(chip)
+                        )
             planes_text = "/".join(map(str, chip.planes))
-            self.draft.assume(names, f"links to {len(chip.planes)} NVSwitches, {planes_text}", why)
+            self.draft.assume(
+                names, f"links to {len(chip.planes)} NVSwitches, {planes_text}", why
+            )
             self._trunks(members)
         elif chip.cube_mesh and len(names) == 8:
-            pairs = Counter((int(pair[0]), int(pair[1])) for pair in chip.cube_mesh.split())
+            pairs = Counter(
+                (int(pair[0]), int(pair[1])) for pair in chip.cube_mesh.split()
+            )
             for (a, b), count in pairs.items():
                 self.draft.link(names[a], names[b], count=count, **direct_keys(chip))
             self.draft.assume(names, "links of a hybrid cube mesh (DGX-1)", why)
@@ -261,7 +296,9 @@ class _Links:
         groups = list(dict.fromkeys(members.values()))
         if len(groups) != 2 or groups[0] & groups[1]:
             return
-        one, two = ([s for s, m in members.items() if m == group] for group in groups)
+        one, two = (
+            [s for s, m in members.items() if m == group] for group in groups
+        )
         if len(one) != len(two):
             return
         keys = nvlink_keys(self.chip[min(groups[0], key=natural)])

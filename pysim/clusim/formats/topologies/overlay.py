@@ -18,7 +18,12 @@ from clusim.formats.topologies.common import Assumption
 from clusim.formats.topologies.identify import HIDDEN, BusId, bus_id
 
 _FILE = "the file that is put onto it"
-_COMPARED = {"link_speed": "speed", "link_width": "lanes", "class": "class", "device": "device"}
+_COMPARED = {
+    "link_speed": "speed",
+    "link_width": "lanes",
+    "class": "class",
+    "device": "device",
+}
 _TOLD = {"link_speed": "told_speed", "link_width": "told_width"}
 _LINKS = ("nvlink", "xgmi")
 
@@ -42,7 +47,9 @@ def combine(text: str, where: str, machine: str, name: str) -> Combined:
     overrides, real = parse_xml(text, where), parse_xml(machine, name)
     for root, which in ((overrides, where), (real, name)):
         if root.tag != "system" or root.all("group"):
-            raise fail(which, root.line, "not a topology XML of one node: no <system>")
+            raise fail(
+                which, root.line, "not a topology XML of one node: no <system>"
+            )
     work = _Overlay(overrides, real, name)
     work.run(where)
     return Combined("\n".join([*overrides.lines(), ""]), work.differences)
@@ -54,13 +61,18 @@ class _Overlay:
     def __init__(self, overrides: XmlElement, real: XmlElement, name: str) -> None:
         self.told, self.real, self.name = overrides, real, name
         self.differences: list[Assumption] = []
-        self.same: dict[int, XmlElement] = {}  # id() of a device of the node -> device of the file
-        self.parent = {id(c): element for element in real.walk() for c in element.children}
+        self.same: dict[
+            int, XmlElement
+        ] = {}  # id() of a device of the node -> device of the file
+        self.parent = {
+            id(c): element for element in real.walk() for c in element.children
+        }
 
     def run(self, where: str) -> None:
         self._match(where)
         twins = {
-            id(self.same.get(id(other))): other for other in reversed([*self._devices(self.real)])
+            id(self.same.get(id(other))): other
+            for other in reversed([*self._devices(self.real)])
         }
         for mine in list(self._devices(self.told)):
             if (other := twins.get(id(mine))) is not None:
@@ -85,17 +97,26 @@ class _Overlay:
     # Matching of devices.
 
     def _match(self, where: str) -> None:
-        mine = {bus_id(e.get("busid")): e for e in self._devices(self.told) if e.get("busid")}
+        mine = {
+            bus_id(e.get("busid")): e
+            for e in self._devices(self.told)
+            if e.get("busid")
+        }
         for other in self._devices(self.real):
             result = mine.get(bus_id(other.get("busid")))
             if result is not None and _kind(result) in ("", _kind(other)):
                 self.same[id(other)] = result
-        if any(_kind(other) for other in self._devices(self.real) if id(other) in self.same):
+        if any(
+            _kind(other)
+            for other in self._devices(self.real)
+            if id(other) in self.same
+        ):
             return
         self.same = {}
         for kind in ("gpu", "nic"):
             overrides, real = (
-                [e for e in self._devices(r) if _kind(e) == kind] for r in (self.told, self.real)
+                [e for e in self._devices(r) if _kind(e) == kind]
+                for r in (self.told, self.real)
             )
             if not overrides or not real:
                 continue
@@ -104,7 +125,9 @@ class _Overlay:
                 raise fail(where, overrides[0].line, message)
             overrides.sort(key=_address)
             real.sort(key=_place_of)
-            self.same |= {id(other): mine for other, mine in zip(real, overrides, strict=True)}
+            self.same |= {
+                id(other): mine for other, mine in zip(real, overrides, strict=True)
+            }
             self.note(
                 f"{len(overrides)} {kind}s", f"identified with {self.name}'s in the order of addresses",
                 "no address of the file is one of the node",
@@ -123,7 +146,11 @@ class _Overlay:
             override = mine.get(name)
             if not override or (name == "link_width" and override == "0"):
                 mine.attributes[name] = value
-            elif name in _COMPARED and _plain(override) != _plain(value) and value not in ("", "0"):
+            elif (
+                name in _COMPARED
+                and _plain(override) != _plain(value)
+                and value not in ("", "0")
+            ):
                 override_text = f"{_COMPARED[name]} {printable(override, 24)}"
                 difference, why = (
                     f"{override_text}, as in the file",
@@ -131,8 +158,14 @@ class _Overlay:
                 )
                 if name in _TOLD:
                     # NCCL reads the value of the file; data use the link of the node.
-                    mine.attributes[name], mine.attributes[_TOLD[name]] = value, override
-                    difference, why = f"NCCL reads {override_text}", f"{why}, which data use"
+                    mine.attributes[name], mine.attributes[_TOLD[name]] = (
+                        value,
+                        override,
+                    )
+                    difference, why = (
+                        f"NCCL reads {override_text}",
+                        f"{why}, which data use",
+                    )
                 self.note(mine.get("busid"), difference, why)
         for child in other.children:
             if child.tag not in ("gpu", "nic"):
@@ -150,7 +183,9 @@ class _Overlay:
         for name, value in other.attributes.items():
             mine.attributes.setdefault(name, value)
         link_elements = mine.all(*_LINKS)
-        mine.children = [child for child in mine.children if child not in link_elements]
+        mine.children = [
+            child for child in mine.children if child not in link_elements
+        ]
         if link_elements:
             mine.children.append(XmlElement.of("told", *link_elements))
             counts = [
@@ -162,7 +197,9 @@ class _Overlay:
                     where, f"NCCL reads {counts[0]} NVLinks",
                     f"{self.name} has {counts[1]}, which data use",
                 )  # fmt: skip
-        mine.children += [c for c in other.children if c.tag in _LINKS or not mine.all(c.tag)]
+        mine.children += [
+            c for c in other.children if c.tag in _LINKS or not mine.all(c.tag)
+        ]
 
     @staticmethod
     def _fill_nets(mine: XmlElement, other: XmlElement) -> None:
@@ -170,7 +207,9 @@ class _Overlay:
         names = {net.get("name") for net in other.all("net")}
         unnamed = [net for net in mine.all("net") if net.get("name") not in names]
         for net in other.all("net"):
-            same = [one for one in mine.all("net") if one.get("name") == net.get("name")]
+            same = [
+                one for one in mine.all("net") if one.get("name") == net.get("name")
+            ]
             result = same[0] if same else unnamed.pop(0) if unnamed else None
             if result is None:
                 mine.children.append(net)
@@ -198,7 +237,9 @@ class _Overlay:
                     f"{self.name} has them at CPU {number}",
                 )  # fmt: skip
             filled = real.get(number)
-            for name, value in filled.attributes.items() if filled is not None else ():
+            for name, value in (
+                filled.attributes.items() if filled is not None else ()
+            ):
                 if not cpu.get(name):
                     cpu.attributes[name] = value
 
@@ -209,17 +250,27 @@ class _Overlay:
         kept_ids = {id(result) for result in self.same.values()}
         for child in list(element.children):
             self._drop(child)
-            if child.tag == "pci" and id(child) not in kept_ids and not child.all("pci"):
+            if (
+                child.tag == "pci"
+                and id(child) not in kept_ids
+                and not child.all("pci")
+            ):
                 element.children.remove(child)
                 self.note(
-                    child.get("busid"), "ignored", f"no device of that address in {self.name}"
+                    child.get("busid"),
+                    "ignored",
+                    f"no device of that address in {self.name}",
                 )
 
     def _place(self, other: XmlElement) -> None:
         """Add a device that the file does not mention, at its position in the node."""
         self._home(self.parent[id(other)]).children.append(other)
         if _kind(other):
-            self.note(other.get("busid"), "where the node has it", f"{_FILE} does not mention it")
+            self.note(
+                other.get("busid"),
+                "where the node has it",
+                f"{_FILE} does not mention it",
+            )
 
     def _home(self, other: XmlElement) -> XmlElement:
         """Return the file's element for a switch or CPU of the node; add it if it is missing."""
@@ -228,9 +279,14 @@ class _Overlay:
         result = self.same.get(id(other))
         if result is None and other.tag == "cpu":
             cpus = self.told.all("cpu")
-            result = next((cpu for cpu in cpus if cpu.get("numaid") == other.get("numaid")), None)
+            result = next(
+                (cpu for cpu in cpus if cpu.get("numaid") == other.get("numaid")),
+                None,
+            )
         if result is None:
-            result = XmlElement(other.tag, dict(other.attributes), other.line, other.where)
+            result = XmlElement(
+                other.tag, dict(other.attributes), other.line, other.where
+            )
             self._home(self.parent[id(other)]).children.append(result)
         self.same[id(other)] = result
         return result
@@ -272,7 +328,10 @@ def _place_of(element: XmlElement) -> tuple[int, ...]:
 
 def _top(root: XmlElement, element: XmlElement) -> XmlElement | None:
     """Return the CPU that a device is below."""
-    return next((cpu for cpu in root.all("cpu") if any(e is element for e in cpu.walk())), None)
+    return next(
+        (cpu for cpu in root.all("cpu") if any(e is element for e in cpu.walk())),
+        None,
+    )
 
 
 def _plain(value: str) -> str:

@@ -11,7 +11,12 @@ from clusim.base.limits import printable
 from clusim.base.records import dataclass
 from clusim.base.units import parse_rate
 from clusim.formats.topologies.common import CHIP_OPTION, Draft
-from clusim.formats.topologies.identify import ImportedDevice, Net, PciClass, nic_model
+from clusim.formats.topologies.identify import (
+    ImportedDevice,
+    Net,
+    PciClass,
+    nic_model,
+)
 from clusim.hardware import (
     ADAPTERS,
     GPUS,
@@ -38,7 +43,9 @@ def known_chip(draft: Draft, name: str, where: str) -> str:
         first = gpu(keys["chip"]).architecture.name if is_gpu else architecture
         if first != architecture and "architecture" not in draft.settings:
             draft.settings["architecture"] = first
-            draft.assume(where, f"the protocols of {first}", f"{name} is {architecture}")
+            draft.assume(
+                where, f"the protocols of {first}", f"{name} is {architecture}"
+            )
     return name
 
 
@@ -48,7 +55,9 @@ def given_chip(draft: Draft) -> str:
         return ""
     result = gpu_by_product(draft.chip)
     if result is None:
-        raise draft.fail(f"no chip {printable(draft.chip)!r}{did_you_mean(draft.chip, GPUS)}")
+        raise draft.fail(
+            f"no chip {printable(draft.chip)!r}{did_you_mean(draft.chip, GPUS)}"
+        )
     return result.name
 
 
@@ -69,7 +78,9 @@ def hinted_chip(draft: Draft, where: str | list[str], part: str) -> str:
         return hint[0].name
     aside = f"unknown {hint[1]!r} in the file's name; " if hint else ""
     chip = unnamed_chip()
-    draft.assume(where, f"chip {chip}", f"{aside}{part}; --chip does", settles=CHIP_OPTION)
+    draft.assume(
+        where, f"chip {chip}", f"{aside}{part}; --chip does", settles=CHIP_OPTION
+    )
     return chip
 
 
@@ -173,17 +184,29 @@ def adapter_of(net: Net, device: ImportedDevice | None, generation: int) -> Adap
 
     `generation` is the PCIe generation of the GPUs, used if the file does not contain a rate.
     """
-    family, ethernet, gbps = nic_model(device.vendor, device.device) if device else ("", False, 0)
+    family, ethernet, gbps = (
+        nic_model(device.vendor, device.device) if device else ("", False, 0)
+    )
     speed_Gbps = max(0.001, net.speed_mbps / 1000) if net.speed_mbps else float(gbps)
     infiniband = (
-        device is not None and (device.cls or 0) >> 8 == PciClass.INFINIBAND >> 8 and not ethernet
+        device is not None
+        and (device.cls or 0) >> 8 == PciClass.INFINIBAND >> 8
+        and not ethernet
     )
     rate = speed_Gbps or float(_USUAL_Gbps.get(generation, 200))
-    kind = {"efa": "efa", "cassini": "slingshot"}.get(family, "ib" if infiniband else "roce")
+    kind = {"efa": "efa", "cassini": "slingshot"}.get(
+        family, "ib" if infiniband else "roce"
+    )
     why = ""
-    if device is None or (kind == "roce" and not family and speed_Gbps and rate <= SLOW_Gbps):
+    if device is None or (
+        kind == "roce" and not family and speed_Gbps and rate <= SLOW_Gbps
+    ):
         kind = "tcp"
-        why = "an interface of the kernel" if device is None else f"{rate:g} Gb/s: for management"
+        why = (
+            "an interface of the kernel"
+            if device is None
+            else f"{rate:g} Gb/s: for management"
+        )
     table = _adapters(kind, family)
     if kind in ("ib", "roce"):
         speed_text = f"{rate:g} Gb/s {'InfiniBand' if kind == 'ib' else 'Ethernet'}"
@@ -202,7 +225,9 @@ def stated_adapter(draft: Draft, net: Net, model: str) -> Adapter:
     if model in draft.remarks.nics:
         keys = draft.remarks.nics[model]
         draft.define("nics", model, keys)
-        return Adapter(model, "roce", rate, "", direct=keys.get("gpudirect") is not False)
+        return Adapter(
+            model, "roce", rate, "", direct=keys.get("gpudirect") is not False
+        )
     adapter = ADAPTERS[model]
     direct = bool(adapter.figures["gpudirect"].value)
     return Adapter(model, adapter.kind, rate or adapter.gbps, "", direct=direct)
@@ -220,7 +245,9 @@ def _nearest(table: Mapping[int, str], gbps: float) -> str:
     return table[min(table, key=lambda rate: (abs(rate - gbps), rate))]
 
 
-def nic_keys(draft: Draft, adapter: Adapter, gpudirect: bool | None) -> dict[str, Any]:
+def nic_keys(
+    draft: Draft, adapter: Adapter, gpudirect: bool | None
+) -> dict[str, Any]:
     """Return the keys of a NIC's graph node."""
     if gpudirect is False and adapter.direct:
         keys = {"base": adapter.name, "gpudirect": False}
@@ -240,7 +267,8 @@ def set_network(draft: Draft, adapters: Mapping[str, Adapter]) -> None:
     if not adapters or draft.remarks.network:
         return
     kind, rate = max(
-        ((a.kind, a.gbps) for a in adapters.values()), key=lambda key: (key[0] != "tcp", key[1])
+        ((a.kind, a.gbps) for a in adapters.values()),
+        key=lambda key: (key[0] != "tcp", key[1]),
     )
     link = _nearest(USUAL_LINKS[kind], rate)
     switch = USUAL_SWITCHES.get(link) or USUAL_SWITCHES[kind]
@@ -252,11 +280,16 @@ def set_network(draft: Draft, adapters: Mapping[str, Adapter]) -> None:
     )
 
 
-USUAL_MEMORY = ("the memory its processor usually has", "the file does not mention host memory")
+USUAL_MEMORY = (
+    "the memory its processor usually has",
+    "the file does not mention host memory",
+)
 """Assumption about the memory of a processor, and its reason."""
 
 
-def add_memory(draft: Draft, cpu: str, processor: Cpu, memory: str = "", **keys: Any) -> str:
+def add_memory(
+    draft: Draft, cpu: str, processor: Cpu, memory: str = "", **keys: Any
+) -> str:
     """Add memory to a processor, its usual one without a name; return its graph node."""
     memory = memory or processor.memory
     name = draft.node(cpu.replace("cpu", "mem", 1), "memory", chip=memory, **keys)

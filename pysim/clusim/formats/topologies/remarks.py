@@ -82,7 +82,9 @@ class Remarks:
         }
         data = {key: value for key, value in data.items() if value}
         if self.sockets is not None:
-            data["sockets"] = [[one.a, one.b, one.type, one.count] for one in self.sockets]
+            data["sockets"] = [
+                [one.a, one.b, one.type, one.count] for one in self.sockets
+            ]
         text = json.dumps(data)
         # A comment must not contain two hyphens.
         return f"<!-- clusim: {text} -->" if "--" not in text else ""
@@ -113,27 +115,43 @@ def read_remarks(text: str, fail: Callable[[str], Exception]) -> Remarks:
         message = str(error)
     except (ValueError, TypeError, AttributeError, RecursionError):
         message = "not the JSON that `clusim topo export` writes"
-    raise fail(f"comment 'clusim:': {message}; delete the comment to import without it")
+    raise fail(
+        f"comment 'clusim:': {message}; delete the comment to import without it"
+    )
 
 
 def _read(data: dict[str, Any]) -> Remarks:
     result = Remarks(network=dict(data.get("network", {})))
-    result.nics = {str(name): dict(keys) for name, keys in data.get("nics", {}).items()}
+    result.nics = {
+        str(name): dict(keys) for name, keys in data.get("nics", {}).items()
+    }
     for model, addresses in data.get("models", {}).items():
-        if model not in ADAPTERS and model not in CROSSBARS and model not in result.nics:
+        if (
+            model not in ADAPTERS
+            and model not in CROSSBARS
+            and model not in result.nics
+        ):
             raise InputError(f"no NIC and no switch is called {model[:40]!r}")
         result.models |= {bus_id(str(address)): str(model) for address in addresses}
     for slot, addresses in data.get("slots", {}).items():
-        result.slots |= {bus_id(str(address)): _link(slot, "pcie") for address in addresses}
+        result.slots |= {
+            bus_id(str(address)): _link(slot, "pcie") for address in addresses
+        }
     for latency, addresses in data.get("latencies", {}).items():
-        result.latencies |= {bus_id(str(address)): str(latency) for address in addresses}
+        result.latencies |= {
+            bus_id(str(address)): str(latency) for address in addresses
+        }
     settings = dict(data.get("settings", {}))
     result.settings = {key: settings[key] for key in SETTINGS if key in settings}
     for numa, memory in data.get("memory", {}).items():
-        result.memory[int(numa)] = _link(f"dram-{memory}", "dram").removeprefix("dram-")
+        result.memory[int(numa)] = _link(f"dram-{memory}", "dram").removeprefix(
+            "dram-"
+        )
     if "sockets" in data:
         result.sockets = [
-            Socket(int(a), int(b), _link(str(kind), "numa"), max(1, min(int(count), 64)))
+            Socket(
+                int(a), int(b), _link(str(kind), "numa"), max(1, min(int(count), 64))
+            )
             for a, b, kind, count in data["sockets"]
         ]
     return result

@@ -100,26 +100,40 @@ def parse_rocm(text: str, where: str) -> tuple[Matrix, dict[tuple[str, str], int
         if not section or not words or not re.fullmatch(r"GPU[0-9]{1,4}", words[0]):
             continue
         if not columns:
-            columns = [word for word in words if re.fullmatch(r"GPU[0-9]{1,4}", word)]
+            columns = [
+                word for word in words if re.fullmatch(r"GPU[0-9]{1,4}", word)
+            ]
             if len(columns) > MAX_DEVICES:
-                raise fail(where, number, f"more than {MAX_DEVICES} GPUs; that is the limit")
+                raise fail(
+                    where, number, f"more than {MAX_DEVICES} GPUs; that is the limit"
+                )
             matrix.names = list(dict.fromkeys([*matrix.names, *columns]))
             continue
         cells = words[1 : 1 + len(columns)]
         if len(cells) < len(columns) or words[0] not in columns:
-            raise fail(where, number, f"row {words[0]} does not fit the table; is it cut off?")
+            raise fail(
+                where,
+                number,
+                f"row {words[0]} does not fit the table; is it cut off?",
+            )
         table = tables.setdefault(section, {})
         for other, cell in zip(columns, cells, strict=True):
             if other != words[0]:
                 table[words[0], other] = cell.upper()
     types = tables.get("Link Type", {})
     if not matrix.names or not types:
-        raise fail(where, 0, "no table 'Link Type between two GPUs'; use the output of --showtopo")
+        raise fail(
+            where,
+            0,
+            "no table 'Link Type between two GPUs'; use the output of --showtopo",
+        )
     return matrix, _links(matrix, types, tables.get("Hops", {}))
 
 
 def _links(
-    matrix: Matrix, types: dict[tuple[str, str], str], hops: dict[tuple[str, str], str]
+    matrix: Matrix,
+    types: dict[tuple[str, str], str],
+    hops: dict[tuple[str, str], str],
 ) -> dict[tuple[str, str], int]:
     links: dict[tuple[str, str], int] = {}
     for pair, kind in types.items():
@@ -129,15 +143,19 @@ def _links(
             a, b = pair
             same_numa = a in matrix.numa and matrix.numa.get(a) == matrix.numa.get(b)
             matrix.words[pair] = "NODE" if same_numa else "SYS"
-    matrix.numa = {name: numa for name, numa in matrix.numa.items() if name in matrix.names}
+    matrix.numa = {
+        name: numa for name, numa in matrix.numa.items() if name in matrix.names
+    }
     return links
 
 
 GPU_LINE = re.compile(
-    r"^[^\S\n]*GPU[ ]?([0-9]{1,4}): ([A-Za-z][^\n(]{1,80}?)[^\S\n]*(?:\(UUID[^\n]*)?$", re.M
+    r"^[^\S\n]*GPU[ ]?([0-9]{1,4}): ([A-Za-z][^\n(]{1,80}?)[^\S\n]*(?:\(UUID[^\n]*)?$",
+    re.M,
 )
 _TABLE_ROW = re.compile(
-    r"^\|[ ]{1,4}([0-9]{1,4})[ ]{2,4}([A-Za-z][^\n|]{1,60}?)[ ]{1,60}(?:On|Off|N/A)[ ]{0,4}\|", re.M
+    r"^\|[ ]{1,4}([0-9]{1,4})[ ]{2,4}([A-Za-z][^\n|]{1,60}?)[ ]{1,60}(?:On|Off|N/A)[ ]{0,4}\|",
+    re.M,
 )
 _ADDRESS = r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]{1,2}"
 LINK_LINE = re.compile(
@@ -169,7 +187,9 @@ class _Links:
     def targets(self) -> Counter[BusId]:
         """Return the number of active links to each address."""
         down = self.down
-        return Counter(bus for at, (bus, _, _) in self.remote.items() if at not in down)
+        return Counter(
+            bus for at, (bus, _, _) in self.remote.items() if at not in down
+        )
 
 
 def named_gpus(text: str) -> dict[int, str]:
@@ -178,7 +198,9 @@ def named_gpus(text: str) -> dict[int, str]:
     Old drivers truncate long names in the table (``Tesla V100-SXM2...``); these are skipped.
     """
     result = [*GPU_LINE.finditer(text), *_TABLE_ROW.finditer(text)]
-    return {int(match[1]): match[2] for match in result if not match[2].endswith("...")}
+    return {
+        int(match[1]): match[2] for match in result if not match[2].endswith("...")
+    }
 
 
 def read_nvlink(text: str, draft: Draft) -> None:
@@ -199,11 +221,15 @@ def read_nvlink(text: str, draft: Draft) -> None:
     if any(links.remote for links in result.values()):
         _lead(draft, devices, result)
     else:
-        _join(draft, devices, result, switched=chip is not None and bool(chip.planes))
+        _join(
+            draft, devices, result, switched=chip is not None and bool(chip.planes)
+        )
     for number, links in result.items():
         if links.down and links.up:
             value = f"{len(links.up)} links"
-            draft.assume(f"gpu{number}", value, f"{len(links.down)} more are inactive")
+            draft.assume(
+                f"gpu{number}", value, f"{len(links.down)} more are inactive"
+            )
         if links.able and not (links.up or links.down or links.remote):
             unable = len(links.able) - links.count
             why = "active links are not in the output of -c"
@@ -228,7 +254,9 @@ def _parse(text: str, draft: Draft) -> dict[int, _Links]:
     queried: set[tuple[int, str]] = set()
     for match, end in zip(heads, ends, strict=False):
         links = result.setdefault(int(match[1]), _Links(int(match[1]), match[2]))
-        kinds = {_take(links, line) for line in LINK_LINE.finditer(text, match.end(), end)} or {""}
+        kinds = {
+            _take(links, line) for line in LINK_LINE.finditer(text, match.end(), end)
+        } or {""}
         again = {(links.number, kind) for kind in kinds}
         if (
             queried & again
@@ -239,7 +267,9 @@ def _parse(text: str, draft: Draft) -> dict[int, _Links]:
             break
         queried |= again
     if not 1 <= len(result) <= MAX_DEVICES:
-        raise draft.fail(f"no list of 1 to {MAX_DEVICES} different GPUs: `GPU 0: NAME (UUID: ...)`")
+        raise draft.fail(
+            f"no list of 1 to {MAX_DEVICES} different GPUs: `GPU 0: NAME (UUID: ...)`"
+        )
     return result
 
 
@@ -257,15 +287,27 @@ def _take(links: _Links, line: re.Match[str]) -> str:
     return "state"
 
 
-def _lead(draft: Draft, devices: dict[int, ImportedDevice], by_gpu: dict[int, _Links]) -> None:
+def _lead(
+    draft: Draft, devices: dict[int, ImportedDevice], by_gpu: dict[int, _Links]
+) -> None:
     """Add the links of GPUs by their remote ends."""
-    texts = {bus: text for links in by_gpu.values() for bus, text, _ in links.remote.values()}
+    texts = {
+        bus: text
+        for links in by_gpu.values()
+        for bus, text, _ in links.remote.values()
+    }
     order = sorted(texts, key=lambda bus: bus if isinstance(bus, tuple) else ())
     at = dict(zip(order, sorted(by_gpu), strict=False))
-    direct = HIDDEN not in texts and len(order) == len(by_gpu) and _both_ways(by_gpu, at)
+    direct = (
+        HIDDEN not in texts and len(order) == len(by_gpu) and _both_ways(by_gpu, at)
+    )
     if direct:
-        names = ", ".join(f"gpu{number} {printable(texts[bus], 20)}" for bus, number in at.items())
-        draft.assume("addresses of GPUs", names, "nvidia-smi counts GPUs in their order")
+        names = ", ".join(
+            f"gpu{number} {printable(texts[bus], 20)}" for bus, number in at.items()
+        )
+        draft.assume(
+            "addresses of GPUs", names, "nvidia-smi counts GPUs in their order"
+        )
     for number, links in by_gpu.items():
         leads = PciClass.GPU if direct else PciClass.NVSWITCH
         for bus, count in links.targets().items():
@@ -285,26 +327,42 @@ def _both_ways(by_gpu: dict[int, _Links], at: dict[BusId, int]) -> bool:
     Link numbers must match as well if the text contains them.
     """
     counts = Counter(
-        (number, at[bus]) for number, links in by_gpu.items() for bus, _, _ in links.remote.values()
+        (number, at[bus])
+        for number, links in by_gpu.items()
+        for bus, _, _ in links.remote.values()
     )
     if any(a == b or counts[b, a] != count for (a, b), count in counts.items()):
         return False
     for number, links in by_gpu.items():
         for mine, (bus, _, remote_port) in links.remote.items():
-            back = by_gpu[at[bus]].remote.get(remote_port) if remote_port is not None else None
-            came = (number, mine) if back is None or back[2] is None else (at[back[0]], back[2])
+            back = (
+                by_gpu[at[bus]].remote.get(remote_port)
+                if remote_port is not None
+                else None
+            )
+            came = (
+                (number, mine)
+                if back is None or back[2] is None
+                else (at[back[0]], back[2])
+            )
             if came != (number, mine):
                 return False
     return True
 
 
 def _join(
-    draft: Draft, devices: dict[int, ImportedDevice], by_gpu: dict[int, _Links], *, switched: bool
+    draft: Draft,
+    devices: dict[int, ImportedDevice],
+    by_gpu: dict[int, _Links],
+    *,
+    switched: bool,
 ) -> None:
     """Add the links of GPUs: to NVSwitches, or the same number to every other GPU."""
     for number, device in devices.items():
         count = by_gpu[number].count
-        peers = [other for other in devices if other != number and by_gpu[other].count]
+        peers = [
+            other for other in devices if other != number and by_gpu[other].count
+        ]
         if switched and count:
             device.join(HIDDEN, count, PciClass.NVSWITCH)
         elif peers and count >= len(peers):

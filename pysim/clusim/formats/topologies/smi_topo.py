@@ -77,7 +77,9 @@ def parse_matrix(text: str, where: str) -> Matrix:
             if words[0] == "GPU0" and "X" not in words:
                 matrix.names = _header(line, where, number)
             else:
-                matrix.around += f" {line[:200]}" if len(matrix.around) < MAX_AROUND else ""
+                matrix.around += (
+                    f" {line[:200]}" if len(matrix.around) < MAX_AROUND else ""
+                )
         elif words[0] in matrix.names and not _is_header(words, matrix):
             _row(matrix, words, where, number)
             rows.add(words[0])
@@ -91,7 +93,11 @@ def parse_matrix(text: str, where: str) -> Matrix:
                 f"row {words[0]} does not match a column: is the table cut off, or its first line broken in two?",
             )
     if not rows:
-        raise fail(where, 0, "no table with GPU0 in its first line; use the output of topo -m")
+        raise fail(
+            where,
+            0,
+            "no table with GPU0 in its first line; use the output of topo -m",
+        )
     _no_gaps(matrix, rows, where)
     return matrix
 
@@ -111,28 +117,47 @@ def _no_other(matrix: Matrix, lines: list[str], number: int, where: str) -> None
     if any(word in P2P for word in matrix.words.values()):
         return
     other = parse_matrix("\n".join([""] * (number - 1) + lines[number - 1 :]), where)
-    peer_words = {pair: word for pair, word in other.words.items() if word not in P2P}
+    peer_words = {
+        pair: word for pair, word in other.words.items() if word not in P2P
+    }
     if peer_words and peer_words != matrix.words:
-        raise fail(where, number, "another table begins here, of another node: use one table only")
+        raise fail(
+            where,
+            number,
+            "another table begins here, of another node: use one table only",
+        )
 
 
 def _is_path(word: str) -> bool:
-    return word.upper() in ("X", *LEVELS, *P2P) or NVLINK.fullmatch(word.upper()) is not None
+    return (
+        word.upper() in ("X", *LEVELS, *P2P)
+        or NVLINK.fullmatch(word.upper()) is not None
+    )
 
 
 def _is_header(words: list[str], matrix: Matrix) -> bool:
-    return words[: len(matrix.gpus)] == matrix.gpus and len(words) > 1 and words[1] != "X"
+    return (
+        words[: len(matrix.gpus)] == matrix.gpus
+        and len(words) > 1
+        and words[1] != "X"
+    )
 
 
 def _header(line: str, where: str, number: int) -> list[str]:
     names = _AFFINITY.sub("", line).split()
     for name in names:
         if not _NAME.fullmatch(name):
-            raise fail(where, number, f"unknown device {printable(name)!r} in the first line")
+            raise fail(
+                where,
+                number,
+                f"unknown device {printable(name)!r} in the first line",
+            )
     if len(set(names)) != len(names):
         raise fail(where, number, "two columns have the same name")
     if len(names) > MAX_DEVICES:
-        raise fail(where, number, f"more than {MAX_DEVICES} devices; that is the limit")
+        raise fail(
+            where, number, f"more than {MAX_DEVICES} devices; that is the limit"
+        )
     return names
 
 
@@ -159,7 +184,11 @@ def _row(matrix: Matrix, words: list[str], where: str, number: int) -> None:
     affinity = words[1 + len(matrix.names) :]
     if is_gpu(name) and affinity and _CPUS.fullmatch(affinity[0]):
         matrix.near[name] = affinity[0]
-    numa = re.match(r"([0-9]{1,5})(?![0-9])", affinity[1]) if len(affinity) >= 2 else None
+    numa = (
+        re.match(r"([0-9]{1,5})(?![0-9])", affinity[1])
+        if len(affinity) >= 2
+        else None
+    )
     if is_gpu(name) and numa is not None:
         matrix.numa[name] = int(numa[1])
 
@@ -196,14 +225,19 @@ def _devices(matrix: Matrix, text: str) -> dict[str, ImportedDevice]:
     return {name: _device(matrix, name, products) for name in matrix.names}
 
 
-def _device(matrix: Matrix, name: str, products: Mapping[int, str]) -> ImportedDevice:
+def _device(
+    matrix: Matrix, name: str, products: Mapping[int, str]
+) -> ImportedDevice:
     if is_gpu(name):
         number = int(name[3:])
         product = products.get(number, "")
         gpu = ImportedGpu(dev=number, product=product, asked=True)
         return ImportedDevice(bus=f"{name}", text=name, gpu=gpu)
     device_name = matrix.legend.get(name, name)
-    net = Net(name=device_name, dev=int(name[3:]) if re.fullmatch(r"NIC[0-9]{1,6}", name) else None)
+    net = Net(
+        name=device_name,
+        dev=int(name[3:]) if re.fullmatch(r"NIC[0-9]{1,6}", name) else None,
+    )
     return ImportedDevice(text=device_name, cls=_nic_class(device_name), nets=[net])
 
 
@@ -218,25 +252,37 @@ def _symmetric(matrix: Matrix, draft: Draft) -> None:
     missing = [name.lower() for name in matrix.gpus if name not in rows]
     if missing and rows:
         draft.assume(
-            missing, "its paths, from the rows of the others", "its row is missing in the table"
+            missing,
+            "its paths, from the rows of the others",
+            "its row is missing in the table",
         )
     for a, b in combinations(matrix.names, 2):
         one, two = matrix.words.get((a, b)), matrix.words.get((b, a))
         if one is None or two is None or one == two:
             continue
-        key = {word: (not word.startswith("NV"), LEVELS.get(word, 0), word) for word in (one, two)}
+        key = {
+            word: (not word.startswith("NV"), LEVELS.get(word, 0), word)
+            for word in (one, two)
+        }
         best = min((one, two), key=lambda word: key[word])
         matrix.words[a, b] = matrix.words[b, a] = best
         draft.assume(
-            f"{a}-{b}".lower(), best, f"asymmetric: the table has {one} one way and {two} the other"
+            f"{a}-{b}".lower(),
+            best,
+            f"asymmetric: the table has {one} one way and {two} the other",
         )
 
 
 def _add_nvlinks(
-    machine: ImportedMachine, matrix: Matrix, devices: dict[str, ImportedDevice], draft: Draft
+    machine: ImportedMachine,
+    matrix: Matrix,
+    devices: dict[str, ImportedDevice],
+    draft: Draft,
 ) -> None:
     gpus = matrix.gpus
-    counts = {(a, b): n for a, b in combinations(gpus, 2) if (n := matrix.nvlinks(a, b))}
+    counts = {
+        (a, b): n for a, b in combinations(gpus, 2) if (n := matrix.nvlinks(a, b))
+    }
     totals = {g: sum(n for pair, n in counts.items() if g in pair) for g in gpus}
     max_links = max(totals.values(), default=0)
     per_pair = max(counts.values(), default=0)
@@ -263,23 +309,37 @@ def _guess(switched: bool, links: int, gpus: int) -> tuple[str, str]:
     if switched:
         usual = stand_ins("switch")
         same = [gpu for gpu in GPUS.values() if gpu.planes and gpu.links == links]
-        newest = max(same, key=lambda gpu: gpu.compute_capability, default=usual[max(usual)])
-        chip = usual.get(links, newest)
-        alike = [gpu.name for gpu in same if gpu.architecture is not chip.architecture]
-        alternatives = (
-            f"; {' and '.join(alike)} has the same number; choose with --chip" if alike else ""
+        newest = max(
+            same, key=lambda gpu: gpu.compute_capability, default=usual[max(usual)]
         )
-        return chip.name, f"{links} NVLinks from every GPU to NVSwitches{alternatives}"
+        chip = usual.get(links, newest)
+        alike = [
+            gpu.name for gpu in same if gpu.architecture is not chip.architecture
+        ]
+        alternatives = (
+            f"; {' and '.join(alike)} has the same number; choose with --chip"
+            if alike
+            else ""
+        )
+        return (
+            chip.name,
+            f"{links} NVLinks from every GPU to NVSwitches{alternatives}",
+        )
     if links == 0:
         card = stand_ins("card")[USUAL_PCIE]
         return card.name, "no NVLinks; the table does not name the GPU, --chip does"
     table = stand_ins("pair" if gpus == 2 else "mesh")
     chip = table[min((n for n in table if n >= links), default=max(table))]
-    return chip.name, f"{links} NVLinks per GPU; the table does not name the GPU, --chip does"
+    return (
+        chip.name,
+        f"{links} NVLinks per GPU; the table does not name the GPU, --chip does",
+    )
 
 
 def _add_xgmi(
-    machine: ImportedMachine, devices: dict[str, ImportedDevice], peers: dict[tuple[str, str], int]
+    machine: ImportedMachine,
+    devices: dict[str, ImportedDevice],
+    peers: dict[tuple[str, str], int],
 ) -> None:
     totals: dict[str, int] = {}
     for (a, b), count in peers.items():
@@ -340,14 +400,20 @@ class _Groups:
         return list(result.values())
 
 
-def _group_by_level(matrix: Matrix, names: list[str], level: int, draft: Draft) -> _Groups:
+def _group_by_level(
+    matrix: Matrix, names: list[str], level: int, draft: Draft
+) -> _Groups:
     groups = _Groups(names)
     for a, b in combinations(names, 2):
         if 0 < matrix.level(a, b) <= level:
             groups.join(a, b)
     word = next(key for key, value in LEVELS.items() if value == level)
     for members in groups.groups(names):
-        odd = [f"{a}-{b}" for a, b in combinations(members, 2) if matrix.level(a, b) > level]
+        odd = [
+            f"{a}-{b}"
+            for a, b in combinations(members, 2)
+            if matrix.level(a, b) > level
+        ]
         if odd:
             draft.assume(
                 [pair.lower() for pair in odd],
@@ -358,7 +424,10 @@ def _group_by_level(matrix: Matrix, names: list[str], level: int, draft: Draft) 
 
 
 def _add_tree(
-    machine: ImportedMachine, matrix: Matrix, devices: dict[str, ImportedDevice], draft: Draft
+    machine: ImportedMachine,
+    matrix: Matrix,
+    devices: dict[str, ImportedDevice],
+    draft: Draft,
 ) -> None:
     names = matrix.names
     pix = _group_by_level(matrix, names, 1, draft)
@@ -385,9 +454,13 @@ def _add_tree(
     for members in sorted(
         roots.groups(names), key=lambda group: min(names.index(n) for n in group)
     ):
-        numas = [matrix.numa[name] // clusters for name in members if name in matrix.numa]
+        numas = [
+            matrix.numa[name] // clusters for name in members if name in matrix.numa
+        ]
         below = [_below(pix.groups(outer), devices) for outer in pxb.groups(members)]
-        machine.cpus.append(ImportedCpu(numa=numas[0] if numas else None, devices=below))
+        machine.cpus.append(
+            ImportedCpu(numa=numas[0] if numas else None, devices=below)
+        )
     cpu_numas = {cpu.numa for cpu in machine.cpus}
     if len(cpu_numas) != len(machine.cpus) or None in cpu_numas:
         for position, cpu in enumerate(machine.cpus):
@@ -413,9 +486,15 @@ def _join_clusters(matrix: Matrix, roots: _Groups, draft: Draft) -> int:
     """
     top = max(matrix.numa.values(), default=0) + 1
     per_cluster = next((n for n in (1, 2, 4) if 2 * n >= top), 1)
-    if draft.cpu is None or draft.cpu.vendor not in ("amd", "intel") or per_cluster == 1:
+    if (
+        draft.cpu is None
+        or draft.cpu.vendor not in ("amd", "intel")
+        or per_cluster == 1
+    ):
         return 1
-    roots.join_equal({name: numa // per_cluster for name, numa in matrix.numa.items()})
+    roots.join_equal(
+        {name: numa // per_cluster for name, numa in matrix.numa.items()}
+    )
     listing = ", ".join(map(str, sorted(set(matrix.numa.values()))))
     draft.assume(
         "CPUs",
@@ -456,10 +535,16 @@ def _by_affinity(matrix: Matrix, roots: _Groups, draft: Draft) -> bool:
     return True
 
 
-def _below(groups: list[list[str]], devices: Mapping[str, ImportedDevice]) -> ImportedDevice:
+def _below(
+    groups: list[list[str]], devices: Mapping[str, ImportedDevice]
+) -> ImportedDevice:
     """Return the devices below one port of a CPU; each group shares the nearest switch."""
-    parts = [[devices[name] for name in sorted(group, key=natural)] for group in groups]
+    parts = [
+        [devices[name] for name in sorted(group, key=natural)] for group in groups
+    ]
     if len(parts) == 1:
         return parts[0][0] if len(parts[0]) == 1 else switch_above(parts[0])
     alone = next((part for part in parts if len(part) == 1), None)
-    return switch_above(part[0] if part is alone else switch_above(part) for part in parts)
+    return switch_above(
+        part[0] if part is alone else switch_above(part) for part in parts
+    )

@@ -43,7 +43,13 @@ from clusim.formats.topologies.presets import (
 from clusim.hardware import CROSSBARS, GPUS, PROCESSORS, Cpu, Gpu
 from clusim.hardware.pcie import LANES
 
-_DISPLAYS = {0x1A03: "ASPEED", 0x102B: "Matrox", 0x8086: "Intel", 0x1234: "QEMU", 0x15AD: "VMware"}
+_DISPLAYS = {
+    0x1A03: "ASPEED",
+    0x102B: "Matrox",
+    0x8086: "Intel",
+    0x1234: "QEMU",
+    0x15AD: "VMware",
+}
 _DEVICE = re.compile(r"[\w.-]{1,64}(:[0-9]{1,3})?")
 
 
@@ -75,7 +81,9 @@ class _Wiring:
 
     def run(self) -> None:
         for cpu in self.machine.cpus:
-            cpu.devices = [_join_virtual_switches(device, self.draft) for device in cpu.devices]
+            cpu.devices = [
+                _join_virtual_switches(device, self.draft) for device in cpu.devices
+            ]
         self._find_gpus()
         self._find_nets()
         self._identify()
@@ -88,7 +96,9 @@ class _Wiring:
         connect_gpus(self.draft, gpus)
         self._add_nics()
         self._add_cpus()
-        set_network(self.draft, {port.name: port.adapter for port in self.ports.values()})
+        set_network(
+            self.draft, {port.name: port.adapter for port in self.ports.values()}
+        )
         set_usage(self.draft, [item.name for item in gpus], gpus[0].chip.name)
         self._apply_remarks()
 
@@ -96,7 +106,11 @@ class _Wiring:
         """Set the settings and the keys of graph nodes that an export by clusim states."""
         self.draft.settings |= self.draft.remarks.settings
         for port in self.ports.values():
-            latency = self.draft.remarks.latencies.get(port.device.bus) if port.device else None
+            latency = (
+                self.draft.remarks.latencies.get(port.device.bus)
+                if port.device
+                else None
+            )
             if latency is not None:
                 self.draft.nodes[port.name]["latency"] = latency
 
@@ -136,7 +150,9 @@ class _Wiring:
         found_nets: set[tuple[str, str, int | None]] = set()
         for cpu in self.machine.cpus:
             for device in cpu.walk():
-                result += [_Port(net, device, cpu) for net in self._device_nets(device)]
+                result += [
+                    _Port(net, device, cpu) for net in self._device_nets(device)
+                ]
             for net in cpu.nets:
                 key = (net.name, net.guid, net.dev)
                 if key in found_nets and net.name:
@@ -171,7 +187,9 @@ class _Wiring:
 
     def _identify(self) -> None:
         for item in self.gpus.values():
-            chip, why = identify(self.machine, item.device, self.forced, self.draft.where)
+            chip, why = identify(
+                self.machine, item.device, self.forced, self.draft.where
+            )
             if why:
                 settles = CHIP_OPTION if "--chip" in why else ""
                 self.draft.assume(item.name, f"chip {chip}", why, settles=settles)
@@ -186,7 +204,11 @@ class _Wiring:
 
     def _model(self, device: ImportedDevice | None, kind: str) -> str:
         """Return the model of a NIC (``nic``) or switch in the file's remarks; empty if it is not stated."""
-        model = self.draft.remarks.models.get(device.bus, "") if device is not None else ""
+        model = (
+            self.draft.remarks.models.get(device.bus, "")
+            if device is not None
+            else ""
+        )
         return model if (model in CROSSBARS) == (kind == "switch") else ""
 
     def _add_gpus(self) -> None:
@@ -195,22 +217,35 @@ class _Wiring:
             self.draft.node(item.name, "gpu", chip=chip)
             texts = [item.device.text]
             texts += (
-                [f"dev {item.gpu.dev}"] if item.gpu.dev is not None and item.device.line else []
+                [f"dev {item.gpu.dev}"]
+                if item.gpu.dev is not None and item.device.line
+                else []
             )
             texts += [f"rank {item.gpu.rank}"] if item.gpu.rank is not None else []
-            self.draft.source(item.name, _describe_element(*texts, line=item.device.line))
+            self.draft.source(
+                item.name, _describe_element(*texts, line=item.device.line)
+            )
 
     def _name_cpus(self) -> None:
         unique = _distinct([cpu.numa for cpu in self.machine.cpus])
         if any(cpu.numa == -1 for cpu in self.machine.cpus):
-            self.draft.assume("numaid=-1", "a separate NUMA node", "its number is not in the file")
+            self.draft.assume(
+                "numaid=-1", "a separate NUMA node", "its number is not in the file"
+            )
         for index, cpu in enumerate(self.machine.cpus):
             cpu.name = f"cpu{cpu.numa if unique else index}"
             result, why = processor(cpu.arch, cpu.vendor, cpu.family, cpu.model)
             if (chip := self._superchip(cpu)) is not None:
-                result, why = PROCESSORS[chip.processor], f"{chip.name} has it beside it"
+                result, why = (
+                    PROCESSORS[chip.processor],
+                    f"{chip.name} has it beside it",
+                )
             if self.draft.cpu is not None:
-                is_named = (cpu.arch or cpu.vendor) and not why and result is not self.draft.cpu
+                is_named = (
+                    (cpu.arch or cpu.vendor)
+                    and not why
+                    and result is not self.draft.cpu
+                )
                 why = f"given; the file names {result.name}" if is_named else ""
                 result = self.draft.cpu
             if why:
@@ -228,8 +263,15 @@ class _Wiring:
         """Return the GPU that shares a coherent link with a CPU which the file does not name."""
         if cpu.vendor or cpu.family is not None or cpu.model is not None:
             return None
-        attached = (item for item in self.gpus.values() if item.cpu is cpu and item.chip.processor)
-        return next((i.chip for i in attached if i.gpu.c2c_MBps or self._gpus_per_cpu(i)), None)
+        attached = (
+            item
+            for item in self.gpus.values()
+            if item.cpu is cpu and item.chip.processor
+        )
+        return next(
+            (i.chip for i in attached if i.gpu.c2c_MBps or self._gpus_per_cpu(i)),
+            None,
+        )
 
     # The PCIe tree.
 
@@ -261,12 +303,18 @@ class _Wiring:
             self.draft.source(name, _describe_element(device.text, line=device.line))
             link = self._pcie(device, name, gen, "the fastest device below it")
             self._suspicious(device, name)
-            self.draft.link(name, parent, type=link, count=_bundle_size(device.width))
+            self.draft.link(
+                name, parent, type=link, count=_bundle_size(device.width)
+            )
             for child in device.children:
                 self._attach(child, name)
         elif not device.ignored:
             display = device.is_class(0x03)
-            kind = "a display adapter without <gpu>" if display else "not a GPU, NIC or switch"
+            kind = (
+                "a display adapter without <gpu>"
+                if display
+                else "not a GPU, NIC or switch"
+            )
             self.draft.assume(
                 device.text or f"line {device.line}",
                 "ignored",
@@ -303,17 +351,24 @@ class _Wiring:
             switch, _ = pcie_switch(device.vendor, device.device)
             self.extra.append((card, {"switch": switch, "latency": "1ns"}))
             self.draft.source(
-                card, _describe_element(device.text, f"{len(names)} ports", line=device.line)
+                card,
+                _describe_element(
+                    device.text, f"{len(names)} ports", line=device.line
+                ),
             )
             self.draft.link(card, parent, type=link)
             self.draft.assume(
-                names, f"ports of one card share its {link} slot", "interfaces of one PCI device"
+                names,
+                f"ports of one card share its {link} slot",
+                "interfaces of one PCI device",
             )
             parent = card
         for name in names:
             self.draft.link(name, parent, type=link)
 
-    def _note_slot(self, device: ImportedDevice, names: list[str], link: str) -> None:
+    def _note_slot(
+        self, device: ImportedDevice, names: list[str], link: str
+    ) -> None:
         """Note the PCIe slot that NCCL reads if it differs from the existing slot."""
         if not device.told_speed and device.told_width is None:
             return
@@ -322,7 +377,9 @@ class _Wiring:
         override = pcie_type(gen, lanes) if gen and lanes in LANES else link
         if override != link:
             slot = override.removeprefix("pcie-")
-            self.draft.settings.setdefault("told_pcie", {}).update(dict.fromkeys(names, slot))
+            self.draft.settings.setdefault("told_pcie", {}).update(
+                dict.fromkeys(names, slot)
+            )
 
     def _pcie(self, device: ImportedDevice, name: str, gen: int, why: str) -> str:
         """Return the type of the link between a device and its parent, by default `gen` with 16 lanes."""
@@ -331,23 +388,37 @@ class _Wiring:
         gen_stated, width = generation(device.speed), max(0, device.width or 0)
         speed_text = f"{printable(device.speed, 24)!r}" if device.speed else ""
         if gen_stated is None:
-            missing = f"unknown speed {speed_text}" if speed_text else "no speed in the file"
+            missing = (
+                f"unknown speed {speed_text}"
+                if speed_text
+                else "no speed in the file"
+            )
             self.draft.assume(name, f"PCIe generation {gen}", f"{missing}; {why}")
         elif gts(device.speed) != PCIE_GTS[gen_stated]:
             self.draft.assume(
-                name, f"PCIe generation {gen_stated}", f"the nearest to the file's {speed_text}"
+                name,
+                f"PCIe generation {gen_stated}",
+                f"the nearest to the file's {speed_text}",
             )
         width //= _bundle_size(device.width)
-        lanes = min(LANES, key=lambda lanes: (abs(lanes - width), -lanes)) if width else 16
+        lanes = (
+            min(LANES, key=lambda lanes: (abs(lanes - width), -lanes))
+            if width
+            else 16
+        )
         if not width:
             self.draft.assume(name, "16 lanes", f"no width in the file; {why}")
         elif lanes != width:
-            self.draft.assume(name, f"{lanes} lanes", f"the nearest to the file's {width}")
+            self.draft.assume(
+                name, f"{lanes} lanes", f"the nearest to the file's {width}"
+            )
         return pcie_type(gen_stated or gen, lanes)
 
     def _suspicious(self, device: ImportedDevice, name: str) -> None:
         up = (generation(device.speed) or 0, device.width or 0)
-        below = max((generation(child.speed) or 0 for child in device.children), default=0)
+        below = max(
+            (generation(child.speed) or 0 for child in device.children), default=0
+        )
         if up[0] and below - up[0] >= 2:
             self.draft.assume(
                 name,
@@ -369,7 +440,9 @@ class _Wiring:
             texts += [f"{net.speed_mbps / 1000:g} Gb/s"] if net.speed_mbps else []
             texts += ["reduces in the network"] if net.collective else []
             self.draft.source(name, _describe_element(*texts, line=net.line))
-            interface = net.name if net.port in (None, 1) else f"{net.name}:{net.port}"
+            interface = (
+                net.name if net.port in (None, 1) else f"{net.name}:{net.port}"
+            )
             if _DEVICE.fullmatch(interface):
                 self.draft.settings.setdefault("nic_names", {})[name] = interface
             if device is None:
@@ -386,7 +459,10 @@ class _Wiring:
         for name, result in self.cpus.items():
             self.draft.node(name, "switch", switch=result.name)
         remarks = self.draft.remarks
-        numbers = {cpu.name: -1 if cpu.numa is None else cpu.numa for cpu in self.machine.cpus}
+        numbers = {
+            cpu.name: -1 if cpu.numa is None else cpu.numa
+            for cpu in self.machine.cpus
+        }
         usual: list[str] = []
         for name, result in self.cpus.items():
             stated = remarks.memory.get(numbers[name], "")
@@ -400,7 +476,9 @@ class _Wiring:
         names = {cpu.numa: cpu.name for cpu in self.machine.cpus}
         for one in remarks.sockets:
             if one.a in names and one.b in names and one.a != one.b:
-                self.draft.link(names[one.a], names[one.b], count=one.count, type=one.type)
+                self.draft.link(
+                    names[one.a], names[one.b], count=one.count, type=one.type
+                )
 
     def _join_hosts(self) -> None:
         """Join the NUMA nodes of every host, as NCCL assumes."""
@@ -435,7 +513,9 @@ def _describe_element(*parts: str, line: int) -> str:
 
 def _distinct(numbers: list[int | None]) -> bool:
     """Return True if all numbers are given, differ, and can be part of a name."""
-    valid = [number for number in numbers if number is not None and 0 <= number < 10**6]
+    valid = [
+        number for number in numbers if number is not None and 0 <= number < 10**6
+    ]
     return len(valid) == len(numbers) == len(set(valid))
 
 
@@ -453,13 +533,18 @@ _SPLIT_SWITCHES: Mapping[tuple[int, int], str] = {
 def _join_virtual_switches(device: ImportedDevice, draft: Draft) -> ImportedDevice:
     """Join the virtual switches of one Broadcom chip, as NCCL does."""
     identity = (device.vendor or 0, device.device or 0)
-    device.children = [_join_virtual_switches(child, draft) for child in device.children]
+    device.children = [
+        _join_virtual_switches(child, draft) for child in device.children
+    ]
     if identity not in _SPLIT_SWITCHES or device.subdevice is None:
         return device
     devices: list[ImportedDevice] = []
     joined: list[str] = []
     for child in device.children:
-        same = (child.vendor or 0, child.device or 0) == identity and child.subvendor == 0x1000
+        same = (
+            child.vendor or 0,
+            child.device or 0,
+        ) == identity and child.subvendor == 0x1000
         if same and child.is_bridge and child.gpu is None and not child.nets:
             devices += child.children
             joined.append(child.text)

@@ -96,7 +96,12 @@ def vector_clock_Hz(flops: float, sms: int, compute_capability: int) -> float:
 
 Kind = Literal["copy", "function", "rows", "norm"]
 
-SHARES: dict[Kind, float] = {"copy": 1.0, "function": 0.85, "rows": 0.75, "norm": 0.85}
+SHARES: dict[Kind, float] = {
+    "copy": 1.0,
+    "function": 0.85,
+    "rows": 0.75,
+    "norm": 0.85,
+}
 """Kernel rates relative to copies.
 
 *copy*: additions reach 1.03 to 1.07 of it (microsoft/vidur, A100 and H100). *norm*: calibrated on
@@ -128,7 +133,9 @@ def kind_of(name: str) -> Kind:
     return "function" if _FUNCTIONS.search(name) else "copy"
 
 
-def moved_s(name: str, size_bytes: float, memory_Bps: float, *, eager: bool = False) -> float:
+def moved_s(
+    name: str, size_bytes: float, memory_Bps: float, *, eager: bool = False
+) -> float:
     """Return the time of a kernel that moves data [s], given the rate of copies.
 
     Parameters
@@ -180,13 +187,20 @@ class Fused:
         if not self.causal:
             return down * right
         # Row i of blocks ends right - down + i + 1 blocks in, as masks are aligned at the last key.
-        return float(sum(min(right, max(1, right - down + i + 1)) for i in range(down)))
+        return float(
+            sum(min(right, max(1, right - down + i + 1)) for i in range(down))
+        )
 
     @property
     def elements_moved(self) -> int:
         """Elements read and written once: queries, outputs, keys, values; also their gradients if backward."""
         vectors = self.heads * self.rows + self.kv_heads * self.columns
-        return self.batch * vectors * (self.query + self.value) * (2 if self.backward else 1)
+        return (
+            self.batch
+            * vectors
+            * (self.query + self.value)
+            * (2 if self.backward else 1)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,22 +236,33 @@ class FusedForm:
     @classmethod
     def of(cls, values: dict[str, Any]) -> FusedForm:
         """Return the form that a file has."""
-        return cls(**{field.name: float(values[field.name]) for field in fields(cls)})
+        return cls(
+            **{field.name: float(values[field.name]) for field in fields(cls)}
+        )
 
 
 @lru_cache(maxsize=65536)
-def fused_s(form: FusedForm, chip: Silicon, fused: Fused, element_bytes: int = 2) -> float:
+def fused_s(
+    form: FusedForm, chip: Silicon, fused: Fused, element_bytes: int = 2
+) -> float:
     """Return the time of fused attention [s]."""
     down = ceil(fused.rows / BLOCK)
     blocks = fused.batch * fused.heads * down
     products = 5 if fused.backward else 2
     flops = products * BLOCK * BLOCK * (fused.query + fused.value)
-    pair_s = flops * chip.sms / (chip.flops * form.rate) + BLOCK * BLOCK * form.score_ps * 1e-12
+    pair_s = (
+        flops * chip.sms / (chip.flops * form.rate)
+        + BLOCK * BLOCK * form.score_ps * 1e-12
+    )
     block_s = form.block_us * 1e-6 + fused.pairs / down * pair_s
     waves = blocks / chip.sms
     waves = max(1.0, form.whole * ceil(waves) + (1.0 - form.whole) * waves)
     longest_s = form.block_us * 1e-6 + ceil(fused.columns / BLOCK) * pair_s
     memory_s = element_bytes * fused.elements_moved / (form.memory * chip.memory_Bps)
-    longer_s, other = sorted((max(waves * block_s, longest_s), memory_s), reverse=True)
-    joint_s = longer_s * (1.0 + (other / longer_s) ** form.sharp) ** (1.0 / form.sharp)
+    longer_s, other = sorted(
+        (max(waves * block_s, longest_s), memory_s), reverse=True
+    )
+    joint_s = longer_s * (1.0 + (other / longer_s) ** form.sharp) ** (
+        1.0 / form.sharp
+    )
     return float(form.start_us * 1e-6 + joint_s)

@@ -57,12 +57,19 @@ class Ratios:
         shape = tuple(len(axis) for axis in self.knots)
         raw = zlib.decompress(base64.b64decode(self.packed))
         if len(raw) != int(np.prod(shape)):
-            raise InputError(f"table of products: {len(raw)} ratios for a grid of {shape}")
-        return np.cumsum(np.frombuffer(raw, np.int8).reshape(shape), axis=-1, dtype=np.int8)
+            raise InputError(
+                f"table of products: {len(raw)} ratios for a grid of {shape}"
+            )
+        return np.cumsum(
+            np.frombuffer(raw, np.int8).reshape(shape), axis=-1, dtype=np.int8
+        )
 
     def at(self, m: float, n: float, k: float) -> float:
         """Return measured / computed at a shape."""
-        places = [_place(axis, value) for axis, value in zip(self.knots, (m, n, k), strict=True)]
+        places = [
+            _place(axis, value)
+            for axis, value in zip(self.knots, (m, n, k), strict=True)
+        ]
         total = 0.0
         for corner in product((0, 1), repeat=3):
             weight, index = 1.0, []
@@ -119,12 +126,16 @@ class ProductTable:
     form: Form
     ratios: Ratios | None = None
 
-    def time_s(self, chip: Silicon, product: Product, sizes: tuple[float, float]) -> float:
+    def time_s(
+        self, chip: Silicon, product: Product, sizes: tuple[float, float]
+    ) -> float:
         """Return the time of a product on a GPU of the same architecture [s]."""
         result = product_s(self.form, chip, product, sizes)
         if self.ratios is None:
             return result
-        return result * self.ratios.at(product.batch * product.m, product.n, product.k)
+        return result * self.ratios.at(
+            product.batch * product.m, product.n, product.k
+        )
 
 
 @dataclass(frozen=True)
@@ -184,11 +195,15 @@ def load_file(path: Path) -> KernelFile:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: no table of kernels: {json_problem(error)}") from error
+        raise InputError(
+            f"{path}: no table of kernels: {json_problem(error)}"
+        ) from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise InputError(f"{path}: no table of kernels of the format {FORMAT!r}")
     try:
-        figures = {key: float(value) for key, value in data.get("figures", {}).items()}
+        figures = {
+            key: float(value) for key, value in data.get("figures", {}).items()
+        }
         return KernelFile(_products(data), _attention(data), figures)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: damaged table of kernels: {error!r}") from error
@@ -196,13 +211,17 @@ def load_file(path: Path) -> KernelFile:
 
 def _products(data: dict[str, Any]) -> dict[tuple[str, str], ProductTable]:
     result = {}
-    knots = tuple(tuple(int(value) for value in data["knots"][axis]) for axis in "mnk")
+    knots = tuple(
+        tuple(int(value) for value in data["knots"][axis]) for axis in "mnk"
+    )
     for row in data["products"]:
         packed = row.get("ratios")
         ratios = Ratios(knots, str(packed)) if packed else None
         form = Form.of(row["form"])
         key = str(row["kind"]), str(row["library"])
-        result[key] = ProductTable(str(data["chip"]), str(data["architecture"]), *key, form, ratios)
+        result[key] = ProductTable(
+            str(data["chip"]), str(data["architecture"]), *key, form, ratios
+        )
     return result
 
 
@@ -222,7 +241,9 @@ def _file(name: str) -> KernelFile:
         return load_file(Path(name))
     shipped = shipped_files()
     if name not in shipped:
-        raise InputError(f"no kernels were measured on {name!r}{suggest(name, shipped)}")
+        raise InputError(
+            f"no kernels were measured on {name!r}{suggest(name, shipped)}"
+        )
     return load_file(shipped[name])
 
 

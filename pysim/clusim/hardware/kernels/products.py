@@ -38,7 +38,9 @@ LEAST_PART = 64
 STEP = 32
 """Inner dimension of one step of a tile."""
 
-_CHOICES = np.array([(rows, columns, parts) for rows, columns in TILES for parts in SPLITS], float)
+_CHOICES = np.array(
+    [(rows, columns, parts) for rows, columns in TILES for parts in SPLITS], float
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,9 @@ class Form:
     @classmethod
     def of(cls, values: dict[str, Any]) -> Form:
         """Return the form that a file has."""
-        return cls(**{field.name: float(values[field.name]) for field in fields(cls)})
+        return cls(
+            **{field.name: float(values[field.name]) for field in fields(cls)}
+        )
 
     def at_clock(self, faster: float) -> Form:
         """Return the form at another clock; start and end times scale with clock cycles."""
@@ -140,7 +144,9 @@ class Form:
         )
 
 
-def form_s(form: Form, chip: Silicon, shapes: Reals, sizes: tuple[float, float]) -> Reals:
+def form_s(
+    form: Form, chip: Silicon, shapes: Reals, sizes: tuple[float, float]
+) -> Reals:
     """Return the times of products without `Ratios` [s].
 
     Parameters
@@ -150,17 +156,23 @@ def form_s(form: Form, chip: Silicon, shapes: Reals, sizes: tuple[float, float])
     sizes : (float, float)
         Element of an operand and of the output [bytes].
     """
-    batch, m, n, k, fresh = (column[:, None] for column in np.asarray(shapes, float).T)
+    batch, m, n, k, fresh = (
+        column[:, None] for column in np.asarray(shapes, float).T
+    )
     rows, columns, parts = _CHOICES.T
     operand, output = sizes
     blocks = batch * np.ceil(m / rows) * np.ceil(n / columns) * parts
     waves = blocks / chip.sms
     waves = np.maximum(1.0, form.whole * np.ceil(waves) + (1.0 - form.whole) * waves)
     fetched = rows * columns / (rows + columns)
-    reached = chip.flops / chip.sms * form.rate / np.hypot(1.0, form.half_tile / fetched)
+    reached = (
+        chip.flops / chip.sms * form.rate / np.hypot(1.0, form.half_tile / fetched)
+    )
     steps = np.ceil(k / parts / STEP) * STEP
     store_s = rows * columns * output * chip.sms / (form.store * chip.memory_Bps)
-    arithmetic = waves * (form.tile_us * 1e-6 + 2 * rows * columns * steps / reached + store_s)
+    arithmetic = waves * (
+        form.tile_us * 1e-6 + 2 * rows * columns * steps / reached + store_s
+    )
     moved = fresh * batch * (operand * (m * k + k * n) + output * m * n)
     moved = moved + np.where(parts > 1, 8.0 * parts * batch * m * n, 0.0)
     busy = np.minimum(1.0, blocks / (form.spread * chip.sms))
@@ -169,19 +181,27 @@ def form_s(form: Form, chip: Silicon, shapes: Reals, sizes: tuple[float, float])
     inside = reread / (form.l2 * chip.memory_Bps)
     combined_s = _norm(form.sharp, arithmetic, memory, inside)
     allowed = (parts == 1) | (k / parts >= LEAST_PART)
-    time_s = np.where(allowed, combined_s + np.where(parts > 1, form.split_us * 1e-6, 0.0), np.inf)
+    time_s = np.where(
+        allowed, combined_s + np.where(parts > 1, form.split_us * 1e-6, 0.0), np.inf
+    )
     result: Reals = form.start_us * 1e-6 + time_s.min(axis=1)
     return result
 
 
 def _norm(order: float, *terms: Reals) -> Reals:
     largest = np.maximum(np.maximum(terms[0], terms[1]), terms[2])
-    total: Reals = largest * sum((term / largest) ** order for term in terms) ** (1.0 / order)
+    total: Reals = largest * sum((term / largest) ** order for term in terms) ** (
+        1.0 / order
+    )
     return total
 
 
 @lru_cache(maxsize=65536)
-def product_s(form: Form, chip: Silicon, product: Product, sizes: tuple[float, float]) -> float:
+def product_s(
+    form: Form, chip: Silicon, product: Product, sizes: tuple[float, float]
+) -> float:
     """Return the time of one product without `Ratios` [s]."""
-    shape = np.array([[product.batch, product.m, product.n, product.k, product.fresh]])
+    shape = np.array(
+        [[product.batch, product.m, product.n, product.k, product.fresh]]
+    )
     return float(form_s(form, chip, shape, sizes)[0])

@@ -14,7 +14,13 @@ from functools import lru_cache
 
 from clusim.formats.algorithms.layout import chunk_elements
 from clusim.formats.algorithms.msccl import write_plan
-from clusim.formats.algorithms.msccl_xml import OPS, MscclBlock, MscclGpu, MscclPlan, MscclStep
+from clusim.formats.algorithms.msccl_xml import (
+    OPS,
+    MscclBlock,
+    MscclGpu,
+    MscclPlan,
+    MscclStep,
+)
 from clusim.nccl.programs.context import Context
 from clusim.nccl.rcclcosts import RcclTable
 from clusim.schedule.dtypes import element
@@ -36,15 +42,21 @@ def write_all_pairs(context: Context) -> None:
     assert isinstance(table, RcclTable)
     pairs = table.all_pairs(context.collective, context.choice.selection.num_bytes)
     assert pairs is not None
-    plan = all_pairs(writer.size, call.channels, call.protocol, one_pass=pairs.one_pass)
+    plan = all_pairs(
+        writer.size, call.channels, call.protocol, one_pass=pairs.one_pass
+    )
     size = element(call.dtype).size_bytes
     chunk_bytes = chunk_elements(plan, -(-call.bytes // size)) * size
-    writer.shape = shape_of(call.protocol, ring=True, protocols=context.fabric.protocols)
+    writer.shape = shape_of(
+        call.protocol, ring=True, protocols=context.fabric.protocols
+    )
     write_plan(plan, writer, chunk_bytes)
 
 
 @lru_cache(KEPT)
-def all_pairs(ranks: int, channels: int, protocol: str, *, one_pass: bool) -> MscclPlan:
+def all_pairs(
+    ranks: int, channels: int, protocol: str, *, one_pass: bool
+) -> MscclPlan:
     """Return the plan for a number of GPUs.
 
     A channel has `ranks` chunks of all data in one pass, otherwise of every GPU's share.
@@ -60,7 +72,9 @@ def all_pairs(ranks: int, channels: int, protocol: str, *, one_pass: bool) -> Ms
     return MscclPlan("", "all pairs", "allreduce", protocol, chunks, False, -1, gpus)
 
 
-def _blocks(gpu: int, ranks: int, channels: int, one_pass: bool) -> Iterator[MscclBlock]:
+def _blocks(
+    gpu: int, ranks: int, channels: int, one_pass: bool
+) -> Iterator[MscclBlock]:
     """Yield the thread blocks of a GPU: of every channel a local one, then one per peer."""
     peers = [peer for peer in range(ranks) if peer != gpu]
     for slot, peer in enumerate((-1, *peers)):
@@ -72,7 +86,9 @@ def _blocks(gpu: int, ranks: int, channels: int, one_pass: bool) -> Iterator[Msc
 class _Block:
     """Steps of the thread blocks of a GPU on a channel; `slot` numbers them, 0 is the local one."""
 
-    def __init__(self, gpu: int, ranks: int, channels: int, channel: int, one_pass: bool) -> None:
+    def __init__(
+        self, gpu: int, ranks: int, channels: int, channel: int, one_pass: bool
+    ) -> None:
         self.gpu, self.ranks, self.channels = gpu, ranks, channels
         self.channel, self.one_pass = channel, one_pass
         self.spare = channel * ranks * (ranks - 1)
@@ -99,7 +115,9 @@ class _Block:
             yield self._step("re", operand, ("o", mine + slot), 1)
         if self.one_pass or slot == 0:
             return
-        yield from (self._wait(other, self._last_reduction(other)) for other in peers)
+        yield from (
+            self._wait(other, self._last_reduction(other)) for other in peers
+        )
         yield self._step("s", ("o", mine), ("o", mine))
         yield self._step("r", ("o", self.share(peer)), ("o", self.share(peer)))
 

@@ -110,7 +110,9 @@ def _shape(
         return Shape(chunk)
     looping = call.operation not in ROOTED
     base = shape_of(
-        call.protocol, ring=looping and context_algorithm is Algorithm.RING, protocols=f.protocols
+        call.protocol,
+        ring=looping and context_algorithm is Algorithm.RING,
+        protocols=f.protocols,
     )
     return replace(base, chunk_bytes=chunk)
 
@@ -146,7 +148,9 @@ def emit(
         return emit_pattern(site, fabric, comm, moved)
     if operation not in COLLECTIVE_OF:
         listing = ", ".join(OF_NCCL)
-        raise InputError(f"collective {operation!r}: not one of NCCL's; use one of {listing}")
+        raise InputError(
+            f"collective {operation!r}: not one of NCCL's; use one of {listing}"
+        )
     collective = COLLECTIVE_OF[operation]
     if operation in ("broadcast", "reduce") and root == ABSENT:
         root = 0
@@ -172,7 +176,9 @@ def emit(
         max(1, choice.num_channels),
     )
     shape = _shape(algorithm, choice, call, fabric)
-    output = CollectiveWriter.add(site.builder, call, shape, stream=site.stream, after=site.after)
+    output = CollectiveWriter.add(
+        site.builder, call, shape, stream=site.stream, after=site.after
+    )
     context = Context(output, fabric, comm, choice, collective)
     if protocol is Protocol.SIMPLE and algorithm in (Algorithm.RING, Algorithm.TREE):
         output.shape = replace(shape, slice_min=context.least_slice)
@@ -181,7 +187,10 @@ def emit(
 
 
 def build(
-    fabric: Fabric, comm: Communicator, moved: CollectivePayload, plan: NcclPlan | None = None
+    fabric: Fabric,
+    comm: Communicator,
+    moved: CollectivePayload,
+    plan: NcclPlan | None = None,
 ) -> Schedule:
     """Return the schedule of one collective as NCCL runs it; parameters as of `emit`."""
     name = f"NCCL {moved.operation} {moved.bytes} B on {len(comm.ranks)} ranks"

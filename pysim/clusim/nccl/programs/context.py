@@ -58,10 +58,19 @@ class Context:
         Releases before 2.19 let all channels walk over the data together; then each gets an even part here, which
         is as much work, but not the same bytes.
         """
-        length = self.writer.stride if self.collective.has_blocks else self.writer.call.bytes
+        length = (
+            self.writer.stride
+            if self.collective.has_blocks
+            else self.writer.call.bytes
+        )
         if self.choice.parts:
             result = [
-                Part(part.channel, part.offset, part.num_bytes, _chunk(part.chunk_bytes))
+                Part(
+                    part.channel,
+                    part.offset,
+                    part.num_bytes,
+                    _chunk(part.chunk_bytes),
+                )
                 for part in self.choice.parts
             ]
             # If ranks do not divide the buffer evenly, blocks are rounded to elements and the last is shorter.
@@ -75,7 +84,10 @@ class Context:
     def least_slice(self) -> int:
         """Return the least slice of the Simple protocol [bytes]."""
         fifo = buffers(
-            self.algorithm, self.choice.selection.protocol, self.collective, self.comm.settings
+            self.algorithm,
+            self.choice.selection.protocol,
+            self.collective,
+            self.comm.settings,
         )
         return max(16, fifo.step_bytes * fifo.slice_steps // 32 // 16 * 16)
 
@@ -109,16 +121,25 @@ class Context:
 
         A message is a slice of Simple, and a full chunk of LL and LL128, which are finer here.
         """
-        rails = max((len(net) for rails in self._rail_numbers for net in rails), default=1)
+        rails = max(
+            (len(net) for rails in self._rail_numbers for net in rails), default=1
+        )
         simple = self.choice.selection.protocol is Protocol.SIMPLE
         slices = self.choice.chunks.slices_per_chunk if simple else 1
-        ring = self.algorithm is Algorithm.RING and self.collective is Collective.ALLREDUCE
+        ring = (
+            self.algorithm is Algorithm.RING
+            and self.collective is Collective.ALLREDUCE
+        )
         pieces = self.comm.group.num_ranks if ring else 1
         largest = max(
-            (min(part.chunk, -(-part.length // pieces)) for part in self.parts), default=0
+            (min(part.chunk, -(-part.length // pieces)) for part in self.parts),
+            default=0,
         )
         largest = (
-            largest // slices * self.fabric.protocols[self.writer.call.protocol].expand_120 // 120
+            largest
+            // slices
+            * self.fabric.protocols[self.writer.call.protocol].expand_120
+            // 120
         )
         adapters = [node.nic for node in self.fabric.nodes if node.nic is not None]
         return transport_of(adapters[0]).stripes(largest, rails) if rails > 1 else 1
@@ -135,7 +156,9 @@ class Context:
             for member, share in enumerate(split(part.length, width)):
                 offset = len(self.comm.channels) * (member + 1) + part.channel
                 at = part.offset + share.offset
-                result.append(Part(part.channel, at, share.length, chunk, offset, width))
+                result.append(
+                    Part(part.channel, at, share.length, chunk, offset, width)
+                )
         return result
 
     @cached_property
@@ -149,10 +172,13 @@ class Context:
         for machine in self.comm.machines:
             zone = arrays.zone_of(self.comm.ranks[machine.ranks[0]])
             names = [
-                self.fabric.nodes[int(arrays.targets["node"][nic])].name for nic in rails.nics(zone)
+                self.fabric.nodes[int(arrays.targets["node"][nic])].name
+                for nic in rails.nics(zone)
             ]
             number = {name: rail for rail, name in enumerate(names)}
-            result.append([tuple(number[name] for name in net) for net in machine.adapters])
+            result.append(
+                [tuple(number[name] for name in net) for net in machine.adapters]
+            )
         return result
 
     def rail(self, position: int, adapter: int, route: int) -> int:
@@ -189,11 +215,19 @@ class Context:
         if self.comm.group.num_nodes == 1:
             return Ring(order)
         hops = zip(order, (*order[1:], order[0]), strict=True)
-        return Ring(order, rails=tuple(self.ring_rails(channel, route, a, b) for a, b in hops))
+        return Ring(
+            order,
+            rails=tuple(self.ring_rails(channel, route, a, b) for a, b in hops),
+        )
 
-    def ring_rails(self, channel: Channel, number: int, a: int, b: int) -> tuple[int, int]:
+    def ring_rails(
+        self, channel: Channel, number: int, a: int, b: int
+    ) -> tuple[int, int]:
         """Return the rails by which a channel leaves the node of one position and enters another's."""
-        if self.comm.machine_of[a] == self.comm.machine_of[b] or not channel.ring_adapters:
+        if (
+            self.comm.machine_of[a] == self.comm.machine_of[b]
+            or not channel.ring_adapters
+        ):
             return NONE, NONE
         leave = channel.ring_adapters[self.comm.machine_of[a]][1]
         enter = channel.ring_adapters[self.comm.machine_of[b]][0]
@@ -205,7 +239,10 @@ class Context:
             return tree_of(channel)
         rails = [(NONE, NONE)] * len(channel.parent)
         for child, parent in enumerate(channel.parent):
-            if parent >= 0 and self.comm.machine_of[child] != self.comm.machine_of[parent]:
+            if (
+                parent >= 0
+                and self.comm.machine_of[child] != self.comm.machine_of[parent]
+            ):
                 rails[child] = (
                     self._tree_rail(channel, route, child),
                     self._tree_rail(channel, route, parent),
@@ -220,7 +257,9 @@ class Context:
         machine = machine_of[position]
         parent = channel.parent[position]
         top = parent < 0 or machine_of[parent] != machine
-        return self.rail(position, channel.tree_adapters[machine][0 if top else 1], number)
+        return self.rail(
+            position, channel.tree_adapters[machine][0 if top else 1], number
+        )
 
 
 def tree_of(channel: Channel) -> Tree:
@@ -230,7 +269,9 @@ def tree_of(channel: Channel) -> Tree:
 
 def _number_ways(routes: Mapping[int, Way], nothing: Way) -> list[Way]:
     """Return numbered ways as a list, with `nothing` for missing numbers."""
-    return [routes.get(number, nothing) for number in range(max(routes, default=-1) + 1)]
+    return [
+        routes.get(number, nothing) for number in range(max(routes, default=-1) + 1)
+    ]
 
 
 def _chunk(chunk_bytes: int) -> int:
@@ -259,6 +300,8 @@ def filling_bytes(fabric: Fabric, comm: Communicator, plan: NcclPlan | None) -> 
     elif algorithm is Algorithm.TREE:
         chunks = max(FILLS, tree_of(comm.channels[0]).depth())
     elif algorithm in LOOPS_OVER_HEADS:
-        loops = FILLS if comm.group.num_nodes == 1 else fabric.protocols["simple"].slots
+        loops = (
+            FILLS if comm.group.num_nodes == 1 else fabric.protocols["simple"].slots
+        )
         chunks = loops * max(1, comm.group.num_ranks // comm.group.num_nodes)
     return plan.chunks.chunk_bytes * plan.num_channels * chunks

@@ -18,7 +18,12 @@ from itertools import pairwise
 
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
-from clusim.collectives.algorithms.nvls import check_units, copies, copies_per_cost, takes
+from clusim.collectives.algorithms.nvls import (
+    check_units,
+    copies,
+    copies_per_cost,
+    takes,
+)
 from clusim.collectives.entry import hop_fields
 from clusim.collectives.rings_and_trees import Hop
 from clusim.nccl.connect import nvls_trees
@@ -51,7 +56,12 @@ class _Machine:
     done: Pairs
 
     def program(
-        self, position: int, name: str, prims: tuple[Prim, ...], pipes: list[int], turn: int
+        self,
+        position: int,
+        name: str,
+        prims: tuple[Prim, ...],
+        pipes: list[int],
+        turn: int,
     ) -> None:
         """Add a program to a rank; its chunks are the heads' numbers, counted from `turn`."""
         copies_heads = name in ("scatter", "gather")
@@ -72,18 +82,26 @@ def write_nvls_tree(context: Context) -> None:
     comm, writer = context.comm, context.writer
     heads = comm.nvls_heads
     if comm.group.num_nodes < 2 or not heads:
-        raise InputError(f"nvlstree: {comm.name} lacks heads in several nodes; use ring or tree")
+        raise InputError(
+            f"nvlstree: {comm.name} lacks heads in several nodes; use ring or tree"
+        )
     for machine in comm.machines:
-        check_units(context.fabric, tuple(comm.ranks[p] for p in machine.ranks), "nvlstree")
+        check_units(
+            context.fabric, tuple(comm.ranks[p] for p in machine.ranks), "nvlstree"
+        )
     trees = nvls_trees(heads, comm.group.num_nodes)
     for part in context.parts:
         relatives = trees[part.channel % 2]
-        up, down = (_tree_pipes(context, part, relatives, down=d) for d in (False, True))
+        up, down = (
+            _tree_pipes(context, part, relatives, down=d) for d in (False, True)
+        )
         for number, machine in enumerate(comm.machines):
             members, tops = machine.ranks, tuple(ranks[number] for ranks in heads)
             flags = [
                 {
-                    (h, p): writer.flag(*((p, top) if into else (top, p)), part.channel)
+                    (h, p): writer.flag(
+                        *((p, top) if into else (top, p)), part.channel
+                    )
                     for h, top in enumerate(tops)
                     for p in members
                 }
@@ -96,7 +114,9 @@ def write_nvls_tree(context: Context) -> None:
                 _head(local, head, relatives[head][tops[head]], up, down)
 
 
-def _tree_pipes(context: Context, part: Part, trees: list[Relatives], *, down: bool) -> Pairs:
+def _tree_pipes(
+    context: Context, part: Part, trees: list[Relatives], *, down: bool
+) -> Pairs:
     """Return the connection between every (head number, position) and its parent."""
     pipes = {}
     for head, table in enumerate(trees):
@@ -106,7 +126,9 @@ def _tree_pipes(context: Context, part: Part, trees: list[Relatives], *, down: b
             ends = (parent, child) if down else (child, parent)
             out, into = (_head_rail(context, head, p, part.channel) for p in ends)
             fields = hop_fields(Hop(rail_out=out, rail_in=into))
-            pipes[head, child] = context.writer.connect(*ends, part.channel, **fields)
+            pipes[head, child] = context.writer.connect(
+                *ends, part.channel, **fields
+            )
     return pipes
 
 
@@ -128,7 +150,11 @@ def _copies(local: _Machine, turn: int, position: int) -> None:
 
 
 def _head(
-    local: _Machine, head: int, relatives: tuple[int, tuple[int, ...]], up: Pairs, down: Pairs
+    local: _Machine,
+    head: int,
+    relatives: tuple[int, tuple[int, ...]],
+    up: Pairs,
+    down: Pairs,
 ) -> None:
     """Write a head's two programs: switch and children into the sum for the parent; the result to all below."""
     parent, children = relatives
@@ -139,7 +165,11 @@ def _head(
         writer.connect(position, position, channel, kind="multimem", members=members)
         for _ in range(2)
     )
-    turn = writer.connect(position, position, channel, kind="flag") if parent < 0 else ABSENT
+    turn = (
+        writer.connect(position, position, channel, kind="flag")
+        if parent < 0
+        else ABSENT
+    )
     pipes = [local.ready[head, p] for p in local.own]
     pipes += [load, *(up[head, child] for child in children)]
     pipes.append(turn if parent < 0 else up[head, position])
@@ -153,7 +183,9 @@ def _head(
 
 
 @lru_cache(KEPT)
-def _summing(count: int, children: int, upward: bool) -> tuple[tuple[Prim, ...], tuple[Prim, ...]]:
+def _summing(
+    count: int, children: int, upward: bool
+) -> tuple[tuple[Prim, ...], tuple[Prim, ...]]:
     """Return the primitives of a head's two programs, for `count` ranks of its node and `children`."""
     wait = [Prim("waitSignal", recv=slot, coef=1) for slot in range(count)]
     sums = [Prim("reduceLoad", send=count, coef=1, src="scratch", dst="scratch")]
@@ -166,7 +198,9 @@ def _summing(count: int, children: int, upward: bool) -> tuple[tuple[Prim, ...],
     if upward:
         begin = Prim("recv", recv=last, coef=1, dst="scratch")
     spread = [Prim("sendMore", send=slot, coef=1, src="scratch") for slot in sends]
-    spread.append(Prim("multicastStore", send=count, coef=1, src="scratch", dst="scratch"))
+    spread.append(
+        Prim("multicastStore", send=count, coef=1, src="scratch", dst="scratch")
+    )
     tell = [Prim("signal", send=slot, coef=1) for slot in range(count)]
     return (*wait, *sums), (begin, *spread, *tell)
 
@@ -177,7 +211,13 @@ def _add_children(count: int, first: int, upward: bool) -> list[Prim]:
     With the switch's sum, which is loaded before, children and parent are the sources and the target of one pass.
     """
     prims = [
-        Prim("recvReduceMore", recv=first + child, coef=1, src="scratch", dst="scratch")
+        Prim(
+            "recvReduceMore",
+            recv=first + child,
+            coef=1,
+            src="scratch",
+            dst="scratch",
+        )
         for child in range(count)
     ]
     if upward:
@@ -191,10 +231,15 @@ def _add_children(count: int, first: int, upward: bool) -> list[Prim]:
 def write_collnet_chain(context: Context) -> None:
     """Write CollNetChain all-reduce on every channel."""
     if context.comm.group.num_nodes < 2:
-        raise InputError("collnetchain: all ranks are in one node; use ring, tree or nvls")
+        raise InputError(
+            "collnetchain: all ranks are in one node; use ring, tree or nvls"
+        )
     writer = context.writer
     for part in context.parts:
-        chains = [_chain(context, part.channel, m) for m in range(len(context.comm.machines))]
+        chains = [
+            _chain(context, part.channel, m)
+            for m in range(len(context.comm.machines))
+        ]
         heads = [chain[0] for chain in chains]
         members = tuple(writer.call.ranks[head] for head in heads)
         key = writer.builder.new_group()
@@ -218,12 +263,18 @@ def _chain(context: Context, channel: int, machine: int) -> list[int]:
 def _write_chain(context: Context, part: Part, chain: list[int], net: int) -> None:
     writer, channel = context.writer, part.channel
     head = chain[0]
-    before, after = (writer.connect(head, head, channel, kind="flag") for _ in range(2))
+    before, after = (
+        writer.connect(head, head, channel, kind="flag") for _ in range(2)
+    )
     up = [writer.connect(b, a, channel) for a, b in pairwise(chain)]
     down = [writer.connect(a, b, channel) for a, b in pairwise(chain)]
 
-    def program(position: int, prims: list[Prim], pipes: list[int], name: str, sm: int = 0) -> None:
-        writer.program(position, part, prims, pipes, name=f"collnetchain/{name}", sm=sm)
+    def program(
+        position: int, prims: list[Prim], pipes: list[int], name: str, sm: int = 0
+    ) -> None:
+        writer.program(
+            position, part, prims, pipes, name=f"collnetchain/{name}", sm=sm
+        )
 
     first = Prim("recvReduceCopy", recv=1) if up else Prim("copy")
     program(head, [first, Prim("signal", send=0)], [before, *up[:1]], "up", 1)
@@ -233,11 +284,16 @@ def _write_chain(context: Context, part: Part, chain: list[int], net: int) -> No
         Prim("signal", send=2),
     ]
     program(head, neighbours, [before, net, after], "aggregate")
-    spread = [Prim("waitSignal", recv=0), *([Prim("send", send=1, src="output")] if up else [])]
+    spread = [
+        Prim("waitSignal", recv=0),
+        *([Prim("send", send=1, src="output")] if up else []),
+    ]
     program(head, spread, [after, *down[:1]], "down")
     for place, position in enumerate(chain[1:]):
         last = place == len(up) - 1
-        reduce = Prim("send", send=0) if last else Prim("recvReduceSend", recv=1, send=0)
+        reduce = (
+            Prim("send", send=0) if last else Prim("recvReduceSend", recv=1, send=0)
+        )
         program(position, [reduce], up[place : place + 2], "up", 1)
         take = Prim("recv", recv=0) if last else Prim("recvCopySend", recv=0, send=1)
         program(position, [take], down[place : place + 2], "down")

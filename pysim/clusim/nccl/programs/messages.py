@@ -102,7 +102,9 @@ def rounds(comm: Communicator) -> list[list[int]]:
     local = sizes.pop() if len(sizes) == 1 else total
     group = local
     if comm.group.num_nodes > 1:
-        group = next(size for size in range(min(LANES, local), 0, -1) if local % size == 0)
+        group = next(
+            size for size in range(min(LANES, local), 0, -1) if local % size == 0
+        )
     groups = total // group
     result = []
     for far in _quadratic(groups):
@@ -140,7 +142,9 @@ def _first_channel(comm: Communicator, number: int) -> int:
     return _reversed_bits(number % comm.p2p_channels, bits)
 
 
-def message_parts(comm: Communicator, num_bytes: int, step: int = STEP) -> tuple[int, int]:
+def message_parts(
+    comm: Communicator, num_bytes: int, step: int = STEP
+) -> tuple[int, int]:
     """Return the number of parts of a message and the part size [bytes]; `step` is its FIFO step."""
     nodes = comm.group.num_nodes
     min_part = step // 2 if nodes > 1 else step // 8
@@ -155,7 +159,9 @@ def message_parts(comm: Communicator, num_bytes: int, step: int = STEP) -> tuple
         part = -(-num_bytes // count)
     part = -(-part // 512) * 512
     count = max(1, -(-num_bytes // part))
-    return count, part if given_bytes == num_bytes else -(-given_bytes // (count * 16)) * 16
+    return count, part if given_bytes == num_bytes else -(
+        -given_bytes // (count * 16)
+    ) * 16
 
 
 def message_class(comm: Communicator, fabric: Fabric, num_bytes: int) -> int:
@@ -168,7 +174,9 @@ def message_class(comm: Communicator, fabric: Fabric, num_bytes: int) -> int:
 
 
 def _cut(comm: Communicator, fabric: Fabric, num_bytes: int) -> tuple[Any, ...]:
-    shapes = [shape_of_message(comm, fabric, num_bytes, same) for same in (True, False)]
+    shapes = [
+        shape_of_message(comm, fabric, num_bytes, same) for same in (True, False)
+    ]
     return message_parts(comm, num_bytes)[0], shapes
 
 
@@ -190,7 +198,9 @@ def shape_of_message(
     """Return the protocol of a message, inside a node if `same`, and how it is cut."""
     channels = message_parts(comm, num_bytes)[0]
     num_bytes = max(num_bytes, comm.p2p_least_bytes)
-    if _early_ll(comm, num_bytes, same) or (same and num_bytes <= channels * LL_THRESHOLD):
+    if _early_ll(comm, num_bytes, same) or (
+        same and num_bytes <= channels * LL_THRESHOLD
+    ):
         return "ll", shape_of("ll", protocols=fabric.protocols)
     base = shape_of("simple", protocols=fabric.protocols)
     nvlink = same and comm.group.num_nodes == 1 and comm.group.nvlink_only
@@ -226,7 +236,9 @@ class _Writer:
         }
         self._lanes: dict[_Lane, list[tuple[int, _Message, int]]] = {}
         # Pulled slices wait for their loads, slices to a proxy for the proxy: both have their full fixed cost.
-        self._slices = 1 if fabric.p2p == "read" else round(cta_figure("messages pushed"))
+        self._slices = (
+            1 if fabric.p2p == "read" else round(cta_figure("messages pushed"))
+        )
         self._works: dict[tuple[int, int], dict[int, set[str]]] = {}
         self._held: set[tuple[int, int]] = set()
         self._shapes: dict[tuple[int, bool], tuple[str, Shape]] = {}
@@ -248,7 +260,9 @@ class _Writer:
         protocol, shape = self._shape(message)
         same = self._is_near(message)
         early = _early_ll(self.comm, message.length, same)
-        count, size = message_parts(self.comm, message.length, LL_STEP if early else STEP)
+        count, size = message_parts(
+            self.comm, message.length, LL_STEP if early else STEP
+        )
         first = _first_channel(self.comm, number)
         for index in range(first, first + count):
             channel = index % self.comm.p2p_channels
@@ -280,7 +294,9 @@ class _Writer:
             self._add(message)
         for works in self._lanes.values():
             works.sort(key=lambda work: work[0])
-        counts = self._counts(PROGRAMS if self.comm.group.num_nodes == 1 else PROGRAMS // 2)
+        counts = self._counts(
+            PROGRAMS if self.comm.group.num_nodes == 1 else PROGRAMS // 2
+        )
         max_ranks = max(len(machine.ranks) for machine in self.comm.machines)
         if self._on_nic(counts, max_ranks) > NIC_PROGRAMS:
             counts = self._counts(MOST_PROGRAMS // max_ranks)
@@ -299,12 +315,18 @@ class _Writer:
 
     def _counts(self, room: int) -> list[int]:
         """Return the number of programs for each lane, given a rank's room for programs."""
-        groups = Counter(lane.position for lane in self._lanes if lane.side != "copy")
-        copies = Counter(lane.position for lane in self._lanes if lane.side == "copy")
+        groups = Counter(
+            lane.position for lane in self._lanes if lane.side != "copy"
+        )
+        copies = Counter(
+            lane.position for lane in self._lanes if lane.side == "copy"
+        )
         counts = []
         for lane, works in self._lanes.items():
             remaining = room - copies[lane.position]
-            count = max(1, min(LANES, len(works), remaining // max(1, groups[lane.position])))
+            count = max(
+                1, min(LANES, len(works), remaining // max(1, groups[lane.position]))
+            )
             if count < len(works) <= LANES:
                 # Programs share the links by turns, so that one with more messages than another would end later.
                 count = max(c for c in range(1, count + 1) if len(works) % c == 0)
@@ -331,7 +353,9 @@ class _Writer:
             return WARPS
         return SEND_WARPS if lane.side == "send" else RECV_WARPS
 
-    def _program(self, lane: _Lane, works: list[tuple[int, _Message, int]], batches: int) -> None:
+    def _program(
+        self, lane: _Lane, works: list[tuple[int, _Message, int]], batches: int
+    ) -> None:
         """Write messages as one program; hardware runs them in `batches` at once, so slices need less time."""
         position, side, part, protocol, blocked, is_near = lane
         prims: list[tuple[Any, ...]] = []
@@ -367,8 +391,11 @@ class _Writer:
             slice_min=shape.slice_min,
             start_ps=self._start_ps(protocol),
             shared=True,
-            fixed_div=at_once * (self._slices if is_near and protocol == "simple" else 1),
-            warps=min(self._warps(lane, number, message) for number, message, _ in works)
+            fixed_div=at_once
+            * (self._slices if is_near and protocol == "simple" else 1),
+            warps=min(
+                self._warps(lane, number, message) for number, message, _ in works
+            )
             * at_once
             * (1 if is_near else cta_figure("local copy")),
         )
@@ -377,7 +404,9 @@ class _Writer:
         protocol_figures = self.fabric.protocols.get(protocol)
         return protocol_figures.message_start_ps if protocol_figures else 0
 
-    def _prim(self, message: _Message, position: int, side: str, slot: int) -> tuple[Any, ...]:
+    def _prim(
+        self, message: _Message, position: int, side: str, slot: int
+    ) -> tuple[Any, ...]:
         """Return the primitive of a message as its first fields: op, recv, send, base, coef."""
         size = self.writer.size
         base = (message.block - position) % size if message.blocked else 0
@@ -389,10 +418,25 @@ class _Writer:
         if message.land == message.block:
             return ("recv", slot, ABSENT, base, coef)
         land = (message.land - position) % size
-        return ("recv", slot, ABSENT, base, coef, 0, 1, False, "input", "output", land, coef)
+        return (
+            "recv",
+            slot,
+            ABSENT,
+            base,
+            coef,
+            0,
+            1,
+            False,
+            "input",
+            "output",
+            land,
+            coef,
+        )
 
 
-def _pattern(operation: str, size: int, length: int, total: int, root: int) -> list[_Message]:
+def _pattern(
+    operation: str, size: int, length: int, total: int, root: int
+) -> list[_Message]:
     """Return the messages of an operation over `size` positions; blocks have `length` bytes."""
     everybody = range(size)
     if operation == "alltoall":
@@ -428,7 +472,10 @@ def emit_pattern(
 
 
 def emit_messages(
-    site: Site, fabric: Fabric, comm: Communicator, messages: Sequence[tuple[int, int, int]]
+    site: Site,
+    fabric: Fabric,
+    comm: Communicator,
+    messages: Sequence[tuple[int, int, int]],
 ) -> tuple[int, ...]:
     """Append one grouped launch of sends and receives.
 
@@ -452,9 +499,13 @@ def emit_messages(
     items = []
     for src, dst, num_bytes in messages:
         if not (0 <= src < count and 0 <= dst < count):
-            raise InputError(f"message {src} -> {dst}: the communicator has ranks 0..{count - 1}")
+            raise InputError(
+                f"message {src} -> {dst}: the communicator has ranks 0..{count - 1}"
+            )
         if num_bytes < 1:
-            raise InputError(f"message {src} -> {dst}: {num_bytes} bytes; must be at least 1")
+            raise InputError(
+                f"message {src} -> {dst}: {num_bytes} bytes; must be at least 1"
+            )
         items.append(_Message(src, dst, num_bytes, offset=offset, blocked=False))
         offset += -(-num_bytes // 16) * 16
     call = CollectiveCall(

@@ -67,8 +67,14 @@ class _Writer:
         self, position: int, prims: list[Prim], pipes: list[int], name: str, sm: int
     ) -> None:
         """Write a program on blocks, which are numbered relative to the rank's block."""
-        common: dict[str, Any] = {"rotation": position, "nchunks": self.size, "mode": "blocked"}
-        self.writer.program(position, self.part, prims, pipes, name=f"pat/{name}", sm=sm, **common)
+        common: dict[str, Any] = {
+            "rotation": position,
+            "nchunks": self.size,
+            "mode": "blocked",
+        }
+        self.writer.program(
+            position, self.part, prims, pipes, name=f"pat/{name}", sm=sm, **common
+        )
 
 
 def _gather_send(size: int) -> list[Prim]:
@@ -88,7 +94,9 @@ def _gather_send(size: int) -> list[Prim]:
                 op = "send" if slot else "copySend"
                 prims.append(Prim(op, send=slot, coef=1))
             else:
-                prims.append(Prim("send", send=slot, base=offset, coef=1, src="output"))
+                prims.append(
+                    Prim("send", send=slot, base=offset, coef=1, src="output")
+                )
     return prims
 
 
@@ -99,7 +107,9 @@ def _gather_receive(size: int) -> list[Prim]:
         for offset in range(distance, size, 2 * distance):
             prims.append(Prim("recv", recv=slot, base=offset, coef=1))
             if distance > 1:
-                prims.append(Prim("signal", send=len(distances), base=offset, coef=1))
+                prims.append(
+                    Prim("signal", send=len(distances), base=offset, coef=1)
+                )
     return prims
 
 
@@ -112,9 +122,13 @@ def write_all_gather(context: Context) -> None:
         pipes = writer.connect(-1)
         for position in range(size):
             outgoing = [pipes[position, d] for d in writer.distances]
-            writer.program(position, send, [*outgoing, writer.flags[position]], "send", 1)
+            writer.program(
+                position, send, [*outgoing, writer.flags[position]], "send", 1
+            )
             peers = [pipes[(position + d) % size, d] for d in writer.distances]
-            writer.program(position, receive, [*peers, writer.flags[position]], "receive", 0)
+            writer.program(
+                position, receive, [*peers, writer.flags[position]], "receive", 0
+            )
 
 
 def _has_children(size: int, offset: int) -> bool:
@@ -130,7 +144,9 @@ def _scatter_send(size: int) -> list[Prim]:
             if not _has_children(size, offset):
                 prims.append(Prim("send", send=slot, base=offset, coef=1))
                 continue
-            prims.append(Prim("waitSignal", recv=len(distances), base=offset, coef=1))
+            prims.append(
+                Prim("waitSignal", recv=len(distances), base=offset, coef=1)
+            )
             prims.append(Prim("send", send=slot, base=offset, coef=1, src="scratch"))
     return prims
 
@@ -154,7 +170,9 @@ def _scatter_receive(size: int) -> list[Prim]:
                 )
             handed_on = offset % (4 * distance) == 2 * distance
             if handed_on and _has_children(size, offset):
-                prims.append(Prim("signal", send=len(distances), base=offset, coef=1))
+                prims.append(
+                    Prim("signal", send=len(distances), base=offset, coef=1)
+                )
     return prims
 
 
@@ -168,6 +186,10 @@ def write_reduce_scatter(context: Context) -> None:
         near_first = writer.distances[::-1]
         for position in range(size):
             outgoing = [pipes[position, d] for d in near_first]
-            writer.program(position, send, [*outgoing, writer.flags[position]], "send", 1)
+            writer.program(
+                position, send, [*outgoing, writer.flags[position]], "send", 1
+            )
             peers = [pipes[(position - d) % size, d] for d in near_first]
-            writer.program(position, receive, [*peers, writer.flags[position]], "receive", 0)
+            writer.program(
+                position, receive, [*peers, writer.flags[position]], "receive", 0
+            )

@@ -52,7 +52,9 @@ def write_kineto(path: str | Path, folder: Path) -> list[Path]:
             # No write time in the header: equal runs write equal files.
             with staging.open(target) as out:
                 out.write(
-                    gzip.compress(json.dumps(_of_rank(run, rank, tasks)).encode(), 6, mtime=0)
+                    gzip.compress(
+                        json.dumps(_of_rank(run, rank, tasks)).encode(), 6, mtime=0
+                    )
                 )
             targets.append(target)
     return targets
@@ -62,7 +64,11 @@ def _of_rank(run: Run, rank: int, tasks: list[TaskRow]) -> dict[str, Any]:
     return {
         "schemaVersion": 1,
         "deviceProperties": [{"id": rank, "name": run.rank_name(rank)}],
-        "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": run.num_ranks},
+        "distributedInfo": {
+            "backend": "nccl",
+            "rank": rank,
+            "world_size": run.num_ranks,
+        },
         "displayTimeUnit": "ms",
         "traceEvents": [*_names(rank, tasks), *_rank_events(run, tasks)],
     }
@@ -101,7 +107,9 @@ def _host(category: str, name: str, task: TaskRow) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _sync(task: TaskRow, streams: dict[str, int], on: TaskRow, launch: int) -> dict[str, Any]:
+def _sync(
+    task: TaskRow, streams: dict[str, int], on: TaskRow, launch: int
+) -> dict[str, Any]:
     """Return the zero-length wait of a task's stream for a kernel on another stream."""
     stream = streams[task.stream]
     return _host("cuda_sync", "Stream Wait Event", task) | {
@@ -119,7 +127,10 @@ def _waits(run: Run, tasks: list[TaskRow]) -> dict[int, list[TaskRow]]:
 
     Dependencies through delays are included.
     """
-    deps, off = run.inputs.numbers("tasks/deps"), run.inputs.numbers("tasks/deps_off")
+    deps, off = (
+        run.inputs.numbers("tasks/deps"),
+        run.inputs.numbers("tasks/deps_off"),
+    )
     of_rank = {task.number: (place, task) for place, task in enumerate(tasks)}
     before: dict[int, set[int]] = {}
     result: dict[int, list[TaskRow]] = {}
@@ -130,12 +141,16 @@ def _waits(run: Run, tasks: list[TaskRow]) -> dict[int, list[TaskRow]]:
         for other in deps[off[min(task.number, last_row)] : off[last_row]].tolist():
             if other not in of_rank or of_rank[other][0] >= place:
                 continue
-            reached |= {other} if of_rank[other][1].kind in _ON_GPU else before[other]
+            reached |= (
+                {other} if of_rank[other][1].kind in _ON_GPU else before[other]
+            )
         last: dict[str, int] = {}
         for other in sorted(reached, key=lambda number: of_rank[number][0]):
             last[of_rank[other][1].stream] = other
         before[task.number] = set(last.values())
-        result[task.number] = [of_rank[n][1] for stream, n in last.items() if stream != task.stream]
+        result[task.number] = [
+            of_rank[n][1] for stream, n in last.items() if stream != task.stream
+        ]
     return result
 
 
@@ -151,7 +166,11 @@ def _messages(run: Run, task: TaskRow, number: int) -> Iterator[dict[str, Any]]:
         return
     for which, (name, peer) in enumerate(run.messages(task)):
         end = "Dst Rank" if name == "send" else "Src Rank"
-        args = _collective(run, task) | {"Collective name": name, "Rank": peer, end: ranks[peer]}
+        args = _collective(run, task) | {
+            "Collective name": name,
+            "Rank": peer,
+            end: ranks[peer],
+        }
         yield _host("cpu_op", "record_param_comms", task) | {
             "args": {"External id": number + 1 + which, **args}
         }
@@ -164,7 +183,10 @@ def write_chrome(path: str | Path, target: Path) -> int:
     with replacing(target, [path]) as file, text_of(file) as out:
         out.write('{"displayTimeUnit":"ns","traceEvents":[\n')
         for event in _chrome_events(run):
-            out.write(("" if count == 0 else ",\n") + json.dumps(event, separators=(",", ":")))
+            out.write(
+                ("" if count == 0 else ",\n")
+                + json.dumps(event, separators=(",", ":"))
+            )
             count += 1
         out.write("\n]}\n")
     return count
@@ -195,7 +217,9 @@ def _counters(run: Run) -> Iterator[dict[str, Any]]:
             yield _meta("process_name", nodes[node], 0, f"wires of {node}")
         load = np.append(np.round(100 * busy / width, 1), 0.0)
         keep = np.append(True, load[1:] != load[:-1])
-        for time_ps, value in zip(bins.edge_ps[keep].tolist(), load[keep].tolist(), strict=True):
+        for time_ps, value in zip(
+            bins.edge_ps[keep].tolist(), load[keep].tolist(), strict=True
+        ):
             yield {
                 "ph": "C",
                 "name": f"to {to}",
@@ -207,17 +231,28 @@ def _counters(run: Run) -> Iterator[dict[str, Any]]:
 
 def _streams(tasks: list[TaskRow]) -> dict[str, int]:
     """Return the number of every stream of a rank, in the order of its names."""
-    names = sorted({task.stream for task in tasks}, key=lambda name: (name != "compute", name))
+    names = sorted(
+        {task.stream for task in tasks}, key=lambda name: (name != "compute", name)
+    )
     return {name: FIRST_STREAM + i for i, name in enumerate(names)}
 
 
 def _meta(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "ts": 0, "args": {"name": name}}
+    return {
+        "ph": "M",
+        "name": kind,
+        "pid": process,
+        "tid": thread,
+        "ts": 0,
+        "args": {"name": name},
+    }
 
 
 def _names(rank: int, tasks: list[TaskRow]) -> Iterator[dict[str, Any]]:
     yield _meta("process_name", rank, 0, "python")
-    yield _meta("process_labels", rank, 0, f"GPU {rank}") | {"args": {"labels": f"GPU {rank}"}}
+    yield _meta("process_labels", rank, 0, f"GPU {rank}") | {
+        "args": {"labels": f"GPU {rank}"}
+    }
     yield _meta("thread_name", rank, HOST_THREAD, "host")
     for stream, number in _streams(tasks).items():
         yield _meta("thread_name", rank, number, f"stream {number} {stream}")
@@ -253,11 +288,16 @@ def _kernel_name(run: Run, task: TaskRow) -> str:
     if operation not in COLLECTIVE_OF:
         return "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     words = [
-        kernel_word(inputs.texts(f"calls/{column}")[call]) for column in ("algorithm", "protocol")
+        kernel_word(inputs.texts(f"calls/{column}")[call])
+        for column in ("algorithm", "protocol")
     ]
     if operation in REDUCING:
         redop = inputs.texts("calls/redop")[call]
-        words = [_REDUCTIONS.get(redop, redop.capitalize()), run.dtype(call).short, *words]
+        words = [
+            _REDUCTIONS.get(redop, redop.capitalize()),
+            run.dtype(call).short,
+            *words,
+        ]
     return f"ncclDevKernel_{COLLECTIVE_OF[operation]}_{'_'.join(words)}(ncclDevKernelArgsStorage<4096ul>)"
 
 

@@ -92,7 +92,15 @@ def pb_text(key: int, value: str) -> bytes:
 PS_PER_NS = 1000
 
 # Numbers of fields and values in Perfetto's definitions.
-_PACKET, _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _TRACK = 1, 8, 10, 11, 12, 13, 60
+_PACKET, _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _TRACK = (
+    1,
+    8,
+    10,
+    11,
+    12,
+    13,
+    60,
+)
 _CLEARED, _NEEDS_STATE = 1, 2
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _EXPLICIT_ORDER = 3
@@ -136,15 +144,23 @@ class PacketWriter:
         """Add a packet without a time."""
         head = _HEAD
         if not self.started:
-            head = pb_number(_SEQUENCE, 1) + pb_number(_FLAGS, _NEEDS_STATE | _CLEARED)
+            head = pb_number(_SEQUENCE, 1) + pb_number(
+                _FLAGS, _NEEDS_STATE | _CLEARED
+            )
         self.started = True
         self.out.write(pb_field(_PACKET, head, *parts))
 
-    def track(self, parent: int, name: str, order: int, counter: bytes | None = None) -> int:
+    def track(
+        self, parent: int, name: str, order: int, counter: bytes | None = None
+    ) -> int:
         """Add a track below another and return its number."""
         self.counts.tracks += 1
         uuid = _ROOT + self.counts.tracks
-        parts = [pb_number(1, uuid), pb_text(2, name), pb_number(11, _EXPLICIT_ORDER)]
+        parts = [
+            pb_number(1, uuid),
+            pb_text(2, name),
+            pb_number(11, _EXPLICIT_ORDER),
+        ]
         parts.append(pb_number(12, order))
         if parent:
             parts.append(pb_number(5, parent))
@@ -165,14 +181,18 @@ class PacketWriter:
     def argument(self, name: str, value: int | str) -> bytes:
         """Return an argument of an event."""
         key = pb_number(1, self.name(3, name))
-        encoded_value = pb_text(6, value) if isinstance(value, str) else pb_number(4, value)
+        encoded_value = (
+            pb_text(6, value) if isinstance(value, str) else pb_number(4, value)
+        )
         return pb_field(4, key, encoded_value)
 
     def slice(self, event: TrackEvent, start_ps: int, end_ps: int) -> None:
         """Add one slice from begin to end [ps]."""
         self.counts.slices += 1
         begin, instant, end = self._forms(event)
-        low, high = (pb_number(_TIMESTAMP, time // PS_PER_NS) for time in (start_ps, end_ps))
+        low, high = (
+            pb_number(_TIMESTAMP, time // PS_PER_NS) for time in (start_ps, end_ps)
+        )
         if start_ps == end_ps:
             self.packet(low, instant)
             return
@@ -180,16 +200,25 @@ class PacketWriter:
         self.packet(high, end)
 
     def slices(
-        self, events: Sequence[TrackEvent], which: Array, start_ps: Array, end_ps: Array
+        self,
+        events: Sequence[TrackEvent],
+        which: Array,
+        start_ps: Array,
+        end_ps: Array,
     ) -> None:
         """Add slices in order: the event as an index of `events`, and begin and end [ps]."""
         if not len(which):
             return
         self.counts.slices += len(which)
-        forms = np.array([form for event in events for form in self._forms(event)], object)
+        forms = np.array(
+            [form for event in events for form in self._forms(event)], object
+        )
         instant = start_ps == end_ps
         parts = np.empty((len(which), 2, 3), object)
-        for side, form, time_ps in ((0, 3 * which + instant, start_ps), (1, 3 * which + 2, end_ps)):
+        for side, form, time_ps in (
+            (0, 3 * which + instant, start_ps),
+            (1, 3 * which + 2, end_ps),
+        ):
             stamps = np.array(pb_varints(time_ps // PS_PER_NS), object)
             parts[:, side] = self._packet_parts(stamps, forms[form])
         parts[instant, 1] = b""
@@ -198,7 +227,9 @@ class PacketWriter:
     def _forms(self, event: TrackEvent) -> tuple[bytes, bytes, bytes]:
         """Return an event in three forms: its start, without duration, and its end."""
         head = pb_number(11, event.track)
-        named = pb_number(10, self.name(2, event.name)) + pb_number(3, self.name(1, event.category))
+        named = pb_number(10, self.name(2, event.name)) + pb_number(
+            3, self.name(1, event.category)
+        )
         begin, instant = (
             pb_field(_EVENT, pb_number(9, kind), head, named, event.more)
             for kind in (_BEGIN, _INSTANT)
@@ -211,7 +242,10 @@ class PacketWriter:
         lengths += np.fromiter(map(len, bodies), np.int64, len(bodies))
         largest_bytes = int(lengths.max())
         if largest_bytes >= len(self._begins):
-            sizes = range(len(_HEAD) + len(_TIMED), len(_HEAD) + len(_TIMED) + largest_bytes + 1)
+            sizes = range(
+                len(_HEAD) + len(_TIMED),
+                len(_HEAD) + len(_TIMED) + largest_bytes + 1,
+            )
             key = pb_varint(_PACKET << 3 | 2)
             begins = [key + pb_varint(size) + _HEAD + _TIMED for size in sizes]
             self._begins = np.array(begins, object)
@@ -288,7 +322,9 @@ class _Nodes:
         if not name:
             return self._root
         if name not in self._tracks:
-            self._tracks[name] = self._writer.track(self._root, name, self._machines[name])
+            self._tracks[name] = self._writer.track(
+                self._root, name, self._machines[name]
+            )
         return self._tracks[name]
 
 
@@ -304,7 +340,11 @@ class _Tasks:
             sizes = run.inputs.numbers("calls/bytes").tolist()
             calls = zip(sizes, run.inputs.texts("calls/algorithm"), strict=True)
             self._call = np.array(
-                [number_of_call.setdefault(call, len(number_of_call)) for call in calls] + [-1]
+                [
+                    number_of_call.setdefault(call, len(number_of_call))
+                    for call in calls
+                ]
+                + [-1]
             )
         self._calls = list(number_of_call)
 
@@ -321,7 +361,9 @@ class _Tasks:
             events = [self._event(tasks, *row) for row in rows[:, order].T.tolist()]
             self._writer.slices(events, places, tasks.start_ps, tasks.end_ps)
 
-    def _event(self, tasks: RankTasks, stream: int, name: int, kind: int, call: int) -> TrackEvent:
+    def _event(
+        self, tasks: RankTasks, stream: int, name: int, kind: int, call: int
+    ) -> TrackEvent:
         assert self._tasks is not None
         more = self._writer.argument("rank", tasks.rank)
         if call >= 0:
@@ -336,14 +378,18 @@ class _Tasks:
         key = rank, stream
         if key not in self._streams:
             below = self._nodes[self._run.rank_name(rank)]
-            self._streams[key] = self._writer.track(below, f"stream {stream}", len(self._streams))
+            self._streams[key] = self._writer.track(
+                below, f"stream {stream}", len(self._streams)
+            )
         return self._streams[key]
 
 
 def _write_pieces(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
     tracks = _channel_tracks(writer, run, nodes)
     for piece in run.pieces():
-        event = TrackEvent(tracks(piece.track), piece.name, "slice", _details(writer, piece))
+        event = TrackEvent(
+            tracks(piece.track), piece.name, "slice", _details(writer, piece)
+        )
         writer.slice(event, piece.start_ps, piece.end_ps)
 
 
@@ -361,7 +407,9 @@ def _details(writer: PacketWriter, piece: Piece) -> bytes:
     return more
 
 
-def _channel_tracks(writer: PacketWriter, run: Run, nodes: _Nodes) -> Callable[[int], int]:
+def _channel_tracks(
+    writer: PacketWriter, run: Run, nodes: _Nodes
+) -> Callable[[int], int]:
     """Return a function from instances to tracks, one per rank, stream, channel and role.
 
     Instances of one task and channel run side by side (a send and a receive): the first of every task share
@@ -373,7 +421,9 @@ def _channel_tracks(writer: PacketWriter, run: Run, nodes: _Nodes) -> Callable[[
     last_role: dict[tuple[int, int], int] = {}
     keys = []
     for own_task, own_channel in zip(task.tolist(), channel.tolist(), strict=True):
-        role = last_role[own_task, own_channel] = last_role.get((own_task, own_channel), -1) + 1
+        role = last_role[own_task, own_channel] = (
+            last_role.get((own_task, own_channel), -1) + 1
+        )
         keys.append((int(rank[own_task]), streams[own_task], own_channel, role))
     order = {key: place for place, key in enumerate(sorted(set(keys)))}
     tracks: dict[Any, int] = {}
@@ -383,7 +433,9 @@ def _channel_tracks(writer: PacketWriter, run: Run, nodes: _Nodes) -> Callable[[
         if key not in tracks:
             below = nodes[run.rank_name(key[0])]
             role = f" ({key[3] + 1})" if key[3] else ""
-            tracks[key] = writer.track(below, f"{key[1]} channel {key[2]}{role}", 1000 + order[key])
+            tracks[key] = writer.track(
+                below, f"{key[1]} channel {key[2]}{role}", 1000 + order[key]
+            )
         return tracks[key]
 
     return find
@@ -412,10 +464,15 @@ def _write_wires(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
     width = np.maximum(np.diff(bins.edge_ps), 1)
     places: dict[tuple[str, str], list[int]] = {}
     for wire, name in enumerate(wires.names):
-        if any(bins.wires[column][wire].any() for column in ("busy", "stall_credit", "queue")):
+        if any(
+            bins.wires[column][wire].any()
+            for column in ("busy", "stall_credit", "queue")
+        ):
             ends = name.rpartition(".")[0].split("->")
             # A wire between a node and the network belongs to the node.
-            machine = next(filter(None, (end.rpartition("/")[0] for end in ends)), "")
+            machine = next(
+                filter(None, (end.rpartition("/")[0] for end in ends)), ""
+            )
             places.setdefault((machine, wires.classes[wire]), []).append(wire)
     several = any(machine for machine, _ in places)
     parents: dict[str, int] = {}
@@ -423,17 +480,27 @@ def _write_wires(writer: PacketWriter, run: Run, nodes: _Nodes) -> None:
         if machine not in parents:
             title = "network" if several and not machine else "wires"
             parents[machine] = writer.track(nodes.machine(machine), title, 10000)
-        group = writer.track(parents[machine], wire_class.replace("->", " -> "), order)
+        group = writer.track(
+            parents[machine], wire_class.replace("->", " -> "), order
+        )
         if len(mine) > 1:
             values = bins.wires["busy"][mine].mean(axis=0)
-            track = writer.track(group, f"mean load of {len(mine)} wires", 0, _unit("%"))
+            track = writer.track(
+                group, f"mean load of {len(mine)} wires", 0, _unit("%")
+            )
             writer.samples(track, bins.edge_ps, np.round(100 * values / width, 1))
         for place, wire in enumerate(mine):
-            name = wires.names[wire].replace(f"{machine}/", "") if machine else wires.names[wire]
+            name = (
+                wires.names[wire].replace(f"{machine}/", "")
+                if machine
+                else wires.names[wire]
+            )
             for number, (title, unit, values) in enumerate(
                 _counters(bins.wires, wire, bins.edge_ps)
             ):
-                track = writer.track(group, f"{name}: {title}", 4 * place + number + 1, _unit(unit))
+                track = writer.track(
+                    group, f"{name}: {title}", 4 * place + number + 1, _unit(unit)
+                )
                 writer.samples(track, bins.edge_ps, values)
 
 

@@ -97,16 +97,23 @@ class Run:
     def rank_name(self, rank: int) -> str:
         """Return the name of the node of a rank."""
         endpoint = int(self.inputs.rank_endpoint[rank])
-        return self.inputs.nodes[int(self.inputs.image["endpoints"]["node"][endpoint])]
+        return self.inputs.nodes[
+            int(self.inputs.image["endpoints"]["node"][endpoint])
+        ]
 
     def ranks(self, call: int) -> tuple[int, ...]:
         """Return the ranks of a call."""
         off = self.inputs.numbers("calls/ranks_off")
-        return tuple(self.inputs.numbers("calls/ranks")[off[call] : off[call + 1]].tolist())
+        return tuple(
+            self.inputs.numbers("calls/ranks")[off[call] : off[call + 1]].tolist()
+        )
 
     def messages(self, task: TaskRow) -> list[tuple[str, int]]:
         """Return the messages of a task, ``send`` or ``recv`` with the peer's place in its call; empty for others."""
-        operation, ranks = self.inputs.texts("calls/operation")[task.call], self.ranks(task.call)
+        operation, ranks = (
+            self.inputs.texts("calls/operation")[task.call],
+            self.ranks(task.call),
+        )
         at, size = ranks.index(task.rank), len(ranks)
         if operation == "sendrecv":
             return [("send", (at + 1) % size), ("recv", (at - 1) % size)]
@@ -119,7 +126,9 @@ class Run:
         word = self.inputs.texts("calls/dtype")[call]
         result = find_dtype(word)
         if result is None:
-            raise TraceError(f"{self.path}: calls/dtype: {one_line(word)}: not a known type")
+            raise TraceError(
+                f"{self.path}: calls/dtype: {one_line(word)}: not a known type"
+            )
         return result
 
     def columns(self) -> RunTasks | None:
@@ -137,13 +146,31 @@ class Run:
         if run is None:
             return
         for tasks in run:
-            columns = (tasks.number, tasks.stream, tasks.name, tasks.kind, tasks.call)
+            columns = (
+                tasks.number,
+                tasks.stream,
+                tasks.name,
+                tasks.kind,
+                tasks.call,
+            )
             rows = zip(
-                *(column.tolist() for column in (*columns, tasks.start_ps, tasks.end_ps)),
+                *(
+                    column.tolist()
+                    for column in (*columns, tasks.start_ps, tasks.end_ps)
+                ),
                 strict=True,
             )
             yield [
-                TaskRow(n, tasks.rank, run.streams[s], run.names[name], KINDS[k], call, low, high)
+                TaskRow(
+                    n,
+                    tasks.rank,
+                    run.streams[s],
+                    run.names[name],
+                    KINDS[k],
+                    call,
+                    low,
+                    high,
+                )
                 for n, s, name, k, call, low, high in rows
             ]
 
@@ -163,7 +190,9 @@ class Run:
     def pieces(self, *, flows: bool = True) -> Iterator[Piece]:
         """Yield the completed slices by completion; `flows` finds out which receive belongs to which send."""
         image = self.inputs.image
-        slices = Slices(image, all_starts(image, self.result.tasks.start_ps), self.path)
+        slices = Slices(
+            image, all_starts(image, self.result.tasks.start_ps), self.path
+        )
         programs = len(self.inputs.numbers("instances/task"))
         rank_of = np.full(len(image["endpoints"]), -1, np.int64)
         rank_of[self.inputs.rank_endpoint] = np.arange(self.num_ranks)
@@ -171,14 +200,21 @@ class Run:
         links: dict[tuple[int, int], tuple[int, int, int]] = {}
         with open_records(self.path) as records:
             for block in records.blocks():
-                columns = (block[name].tolist() for name in ("time", "gate", "instance", "seq"))
+                columns = (
+                    block[name].tolist()
+                    for name in ("time", "gate", "instance", "seq")
+                )
                 for time, gate, instance, seq in zip(*columns, strict=True):
                     if instance >= programs:
                         continue  # a proxy
                     table = slices.table(instance)
                     prim = int(table.prims(seq))
                     flags, to, source = _ends(slices, links, instance, prim)
-                    origin = slices.sender_of(instance, seq) if flows and flags & Op.RECV else None
+                    origin = (
+                        slices.sender_of(instance, seq)
+                        if flows and flags & Op.RECV
+                        else None
+                    )
                     for _ in image["instances"]:
                         if origin is None or origin[0] < programs:
                             break
@@ -202,7 +238,10 @@ def _flow(instance: int, seq: int) -> int:
 
 
 def _ends(
-    slices: Slices, cache: dict[tuple[int, int], tuple[int, int, int]], instance: int, prim: int
+    slices: Slices,
+    cache: dict[tuple[int, int], tuple[int, int, int]],
+    instance: int,
+    prim: int,
 ) -> tuple[int, int, int]:
     """Return the opcode's flags and the send and receive endpoints of a primitive.
 

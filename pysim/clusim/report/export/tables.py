@@ -25,7 +25,10 @@ def write_csv(path: str | Path, table: str, target: Path) -> int:
             if not named:
                 write_rows(out, [piece])
                 named = True
-            write_rows(out, zip(*(column.tolist() for column in piece.values()), strict=True))
+            write_rows(
+                out,
+                zip(*(column.tolist() for column in piece.values()), strict=True),
+            )
             rows += _length(piece)
     return rows
 
@@ -44,7 +47,10 @@ def write_parquet(path: str | Path, table: str, target: Path) -> int:
         writer = None
         for piece in iterate_table(path, table):
             block = pyarrow.table(
-                {n: c.tolist() if c.dtype == np.dtype(object) else c for n, c in piece.items()}
+                {
+                    n: c.tolist() if c.dtype == np.dtype(object) else c
+                    for n, c in piece.items()
+                }
             )
             if writer is None:
                 writer = parquet.ParquetWriter(out, block.schema, compression="zstd")

@@ -63,7 +63,11 @@ class Inputs:
     def texts(self, name: str) -> list[str]:
         """Return a text column of the schedule, empty if the trace does not have it."""
         values = self.schedule.get(name, [])
-        return values if isinstance(values, list) else [text.decode() for text in values.tolist()]
+        return (
+            values
+            if isinstance(values, list)
+            else [text.decode() for text in values.tolist()]
+        )
 
     def numbers(self, name: str) -> Array:
         """Return a number column of the schedule, empty if the trace does not have it."""
@@ -119,9 +123,11 @@ class HeldRecords(Records):
             rows = np.concatenate(self._held)
             self._held = [rows]
             self._columns = {
-                column: np.ascontiguousarray(rows[name]) for column, (name, _) in PRIMITIVES.items()
+                column: np.ascontiguousarray(rows[name])
+                for column, (name, _) in PRIMITIVES.items()
             }
         low = index * self._block_rows
         return {
-            name: values[low : low + self._block_rows] for name, values in self._columns.items()
+            name: values[low : low + self._block_rows]
+            for name, values in self._columns.items()
         }

@@ -66,14 +66,17 @@ def _image(file: Opened) -> tuple[dict[str, Array], int, int]:
     """Return the engine's input and its two numbers; table lengths match the trace's names."""
     where, names = f"{file.filename}: {IMAGE}", file.columns(IMAGE)
     for name in sorted({*DTYPES, "scalars"} ^ {*names}):
-        raise TraceError(f"{where}: {name}: {'unknown' if name in names else 'missing'}")
+        raise TraceError(
+            f"{where}: {name}: {'unknown' if name in names else 'missing'}"
+        )
     for name, dtype in DTYPES.items():
         if file.dtype(f"{IMAGE}/{name}").newbyteorder("=") != dtype:
             raise TraceError(
                 f"{where}: {name}: not the columns of this version of clusim; run it again"
             )
     image = {
-        name: read(file, f"{IMAGE}/{name}").astype(DTYPES[name], copy=False) for name in DTYPES
+        name: read(file, f"{IMAGE}/{name}").astype(DTYPES[name], copy=False)
+        for name in DTYPES
     }
     for name, column in _NAMED.items():
         if len(image[name]) != length(file, column):
@@ -86,13 +89,19 @@ def _image(file: Opened) -> tuple[dict[str, Array], int, int]:
         raise TraceError(f"{where}/scalars: must be two integers")
     nvc, seed = scalars
     try:
-        check_image(image_of(image, min(nvc, NONE), seed))  # more would not be a uint32_t
+        check_image(
+            image_of(image, min(nvc, NONE), seed)
+        )  # more would not be a uint32_t
     except ScheduleError as error:
         raise TraceError(f"{where}: {str(error).removeprefix('image: ')}") from None
     return image, nvc, seed
 
 
-_NAMED = {"wires": "/wires/wire", "nodes": "/fabric/node", "endpoints": "/hbm/endpoint"}
+_NAMED = {
+    "wires": "/wires/wire",
+    "nodes": "/fabric/node",
+    "endpoints": "/hbm/endpoint",
+}
 _COUNTED = {"tasks": "/tasks/name", "instances": "/schedule/instances/task"}
 
 
@@ -109,8 +118,14 @@ def _schedule(file: Opened) -> dict[str, Array | list[str]]:
 _NEEDED = (
     *(f"tasks/{name}" for name in ("kind", "rank", "stream", "call")),
     *(f"instances/{name}" for name in ("task", "channel")),
-    *(f"calls/{name}" for name in ("operation", "algorithm", "protocol", "dtype", "redop")),
-    *(f"calls/{name}" for name in ("bytes", "channels", "root", "ranks", "ranks_off")),
+    *(
+        f"calls/{name}"
+        for name in ("operation", "algorithm", "protocol", "dtype", "redop")
+    ),
+    *(
+        f"calls/{name}"
+        for name in ("bytes", "channels", "root", "ranks", "ranks_off")
+    ),
 )
 """Columns of the schedule that are checked."""
 
@@ -131,7 +146,9 @@ def _check_calls(inputs: Inputs, path: str | Path) -> None:
         raise TraceError(f"{where}/calls/ranks_off: a call without ranks")
     call, rank = inputs.numbers("tasks/call"), inputs.numbers("tasks/rank")
     every = max(1, len(inputs.rank_endpoint))
-    members = np.repeat(np.arange(len(sizes)), sizes) * every + inputs.numbers("calls/ranks")
+    members = np.repeat(np.arange(len(sizes)), sizes) * every + inputs.numbers(
+        "calls/ranks"
+    )
     pairs = (call * every + rank)[call >= 0]
     if not np.isin(pairs, members).all():
         raise TraceError(f"{where}/tasks/rank: a rank that is not one of its call's")
@@ -145,4 +162,6 @@ def _check_names(inputs: Inputs, wires: list[str], path: str | Path) -> None:
     for name in wires:
         source, _, target_name = name.partition("->")
         if source not in nodes or target_name.rpartition(".")[0] not in nodes:
-            raise TraceError(f"{path}: /wires/wire: {name[:80]!r}; must be named after two nodes")
+            raise TraceError(
+                f"{path}: /wires/wire: {name[:80]!r}; must be named after two nodes"
+            )

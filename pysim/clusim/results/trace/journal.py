@@ -37,7 +37,11 @@ class Journal(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move the position; returns it."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        base = {
+            os.SEEK_SET: 0,
+            os.SEEK_CUR: self._position,
+            os.SEEK_END: self._size,
+        }[whence]
         self._position = base + offset
         return self._position
 
@@ -46,7 +50,9 @@ class Journal(io.RawIOBase):
         block, start = bytes(data), self._position
         self._position = start + len(block)
         self._size = max(self._size, self._position)
-        protected_bytes = max(0, min(len(block), max(self._committed, SIGNATURE_BYTES) - start))
+        protected_bytes = max(
+            0, min(len(block), max(self._committed, SIGNATURE_BYTES) - start)
+        )
         if protected_bytes:
             self._pending.pop((start, protected_bytes), None)
             self._pending[start, protected_bytes] = block[:protected_bytes]
@@ -64,7 +70,9 @@ class Journal(io.RawIOBase):
         for (offset, _), block in self._pending.items():
             low, high = max(offset, start), min(offset + len(block), end)
             if low < high:
-                result[low - start : high - start] = block[low - offset : high - offset]
+                result[low - start : high - start] = block[
+                    low - offset : high - offset
+                ]
         buffer[: len(result)] = result
         self._position = start + len(result)
         return len(result)

@@ -67,9 +67,18 @@ class Rule:
     @classmethod
     def of_row(cls, row: Mapping[str, str]) -> Rule:
         """Return the rule in a row of the table."""
-        words = PROTOCOL_NAMES if row["words"] == "protocols" else tuple(row["words"].split())
+        words = (
+            PROTOCOL_NAMES
+            if row["words"] == "protocols"
+            else tuple(row["words"].split())
+        )
         return cls(
-            *(row["kind"], row["rows"], int(row["low"] or 0), int(row["high"] or AMOUNT_END)),
+            *(
+                row["kind"],
+                row["rows"],
+                int(row["low"] or 0),
+                int(row["high"] or AMOUNT_END),
+            ),
             into=row["into"],
             absent=int(row["absent"]) if row["absent"] else None,
             words=words,
@@ -79,7 +88,11 @@ class Rule:
 
 
 def _rules() -> dict[str, Rule]:
-    with Path(__file__).with_name("columns.csv").open(encoding="utf-8", newline="") as table:
+    with (
+        Path(__file__)
+        .with_name("columns.csv")
+        .open(encoding="utf-8", newline="") as table
+    ):
         return {row["name"]: Rule.of_row(row) for row in csv.DictReader(table)}
 
 
@@ -88,13 +101,21 @@ RULES = _rules()
 
 LATER = frozenset(
     (
-        *(f"/wires/total/{name}" for name in ("drops", "dropped_bytes", "trims", "trimmed_bytes")),
-        *(f"/order/{name}" for name in ("repeated_bytes", "timeouts", "timeout_ps", "trimmed")),
+        *(
+            f"/wires/total/{name}"
+            for name in ("drops", "dropped_bytes", "trims", "trimmed_bytes")
+        ),
+        *(
+            f"/order/{name}"
+            for name in ("repeated_bytes", "timeouts", "timeout_ps", "trimmed")
+        ),
     )
 )
 """Counters that traces of earlier versions lack: nothing was counted."""
 
-WIRE_TOTALS = [name.rpartition("/")[2] for name in RULES if name.startswith("/wires/total/")]
+WIRE_TOTALS = [
+    name.rpartition("/")[2] for name in RULES if name.startswith("/wires/total/")
+]
 """Final counters of each wire."""
 
 PRIMITIVES = {
@@ -163,7 +184,13 @@ def about(name: str, is_text: bool = False) -> dict[str, str]:
     elif not text:
         *_, table, column = name.split("/")
         text = f"{column.replace('_', ' ')} of {table}"
-        unit = "ps" if column.endswith("_ps") else "B" if column.endswith(_SIZES) else "1"
+        unit = (
+            "ps"
+            if column.endswith("_ps")
+            else "B"
+            if column.endswith(_SIZES)
+            else "1"
+        )
     return {"units": "" if is_text else unit, "long_name": text} | (
         {"_Encoding": "utf-8"} if is_text else {}
     )

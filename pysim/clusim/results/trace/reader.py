@@ -64,7 +64,9 @@ def read_blocks(file: Opened, start_ps: Array, end_ps: Array) -> BlockRows | Non
         return None
     rows = BlockRows.of(
         {
-            name: (read_texts if name in BLOCK_TEXTS else read)(file, f"/blocks/{name}")
+            name: (read_texts if name in BLOCK_TEXTS else read)(
+                file, f"/blocks/{name}"
+            )
             for name in BLOCK_COLUMNS
         }
     )
@@ -112,7 +114,14 @@ def open_trace(path: str | Path) -> Iterator[Opened]:
                     f"{path}: trace format {number}; this version reads up to {FORMAT}; use a newer clusim"
                 )
             yield opened
-    except (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError) as error:
+    except (
+        OSError,
+        KeyError,
+        ValueError,
+        RuntimeError,
+        TypeError,
+        IndexError,
+    ) as error:
         raise _unreadable(path, error) from None
 
 
@@ -190,10 +199,16 @@ def progress(file: Opened) -> tuple[int, int, int]:
     """Return the progress of a trace: time [ps], bins in use, records written."""
     result = read(file, "/meta/progress").tolist()
     if len(result) != 3:
-        raise TraceError(f"{file.filename}: /meta/progress: {len(result)} values; must be 3")
-    for value, name in zip(result[1:], ("/wires/time", "/primitives/time"), strict=True):
+        raise TraceError(
+            f"{file.filename}: /meta/progress: {len(result)} values; must be 3"
+        )
+    for value, name in zip(
+        result[1:], ("/wires/time", "/primitives/time"), strict=True
+    ):
         if value > (length(file, name) if name in file else 0):
-            raise TraceError(f"{file.filename}: /meta/progress: {value} rows; {name} has fewer")
+            raise TraceError(
+                f"{file.filename}: /meta/progress: {value} rows; {name} has fewer"
+            )
     return result[0], result[1], result[2]
 
 
@@ -207,10 +222,16 @@ def _optional(file: Opened, name: str) -> Any:
 
 
 def _launch_context(file: Opened) -> LaunchContext | None:
-    result = {name: _optional(file, name) for name in LaunchContext.__dataclass_fields__}
+    result = {
+        name: _optional(file, name) for name in LaunchContext.__dataclass_fields__
+    }
     present = {name: value for name, value in result.items() if value is not None}
     # Older traces lack edges.
-    return LaunchContext(**{"launch_ps": None, "host_ps": None, **present}) if present else None
+    return (
+        LaunchContext(**{"launch_ps": None, "host_ps": None, **present})
+        if present
+        else None
+    )
 
 
 def _fingerprint(file: Opened) -> int:
@@ -223,16 +244,23 @@ def _fingerprint(file: Opened) -> int:
 
 
 def _provenance(file: Opened) -> Provenance:
-    texts = [read_texts(file, f"/meta/{name}") for name in ("fabric_text", "schedule_text")]
+    texts = [
+        read_texts(file, f"/meta/{name}")
+        for name in ("fabric_text", "schedule_text")
+    ]
     if any(len(text) != 1 for text in texts):
-        raise TraceError(f"{file.filename}: /meta: must have one topology and one schedule")
+        raise TraceError(
+            f"{file.filename}: /meta: must have one topology and one schedule"
+        )
     return Provenance(
         **{name: _meta(file, name) for name in META_NAMES},
         fabric_text=texts[0][0],
         schedule_text=texts[1][0],
         faults=_lines(file, "/meta/faults"),
         notes=_lines(file, "/meta/notes"),
-        error_bound=_optional(file, "error_bound") if _meta(file, "complete") else None,
+        error_bound=_optional(file, "error_bound")
+        if _meta(file, "complete")
+        else None,
         around=_launch_context(file),
     )
 
@@ -240,7 +268,9 @@ def _provenance(file: Opened) -> Provenance:
 def _call(file: Opened) -> Call | None:
     if "call_operation" not in file["/meta"].attrs:
         return None
-    return Call(**{name: _meta(file, f"call_{name}") for name in Call.__dataclass_fields__})
+    return Call(
+        **{name: _meta(file, f"call_{name}") for name in Call.__dataclass_fields__}
+    )
 
 
 def _lines(file: Opened, name: str) -> tuple[str, ...]:
@@ -253,7 +283,9 @@ def _wires(file: Opened, time_ps: int) -> Wires:
     for name in WIRE_TOTALS:
         values = counters[name] = read(file, f"/wires/total/{name}")
         if name in _SUMMED and float(values.sum(dtype=np.float64)) >= AMOUNT_END:
-            raise TraceError(f"{file.filename}: /wires/total/{name}: too large a sum to be one")
+            raise TraceError(
+                f"{file.filename}: /wires/total/{name}: too large a sum to be one"
+            )
     return Wires(
         names,
         read_texts(file, "/fabric/wire_class"),
@@ -270,7 +302,9 @@ def _mean_Bps(file: Opened, time_ps: int) -> Array | None:
     if name not in file:
         return None
     faults = read(file, name)
-    if not {"kind", "index", "time_ps", "num", "den"} <= set(faults.dtype.names or ()):
+    if not {"kind", "index", "time_ps", "num", "den"} <= set(
+        faults.dtype.names or ()
+    ):
         raise TraceError(f"{file.filename}: {name}: not the columns of faults")
     changes = faults[faults["kind"] == FaultKind.RATE]
     if not len(changes):
@@ -280,7 +314,9 @@ def _mean_Bps(file: Opened, time_ps: int) -> Array | None:
         or (changes["den"] < 1).any()
         or (changes["time_ps"] < 0).any()
     ):
-        raise TraceError(f"{file.filename}: {name}: a fault of no wire, rate or time there is")
+        raise TraceError(
+            f"{file.filename}: {name}: a fault of no wire, rate or time there is"
+        )
     return mean_rates_Bps(rate_Bps, changes, time_ps)
 
 
@@ -311,7 +347,9 @@ def _bins(file: Opened, count: int, now_ps: int) -> Bins:
                 f"{file.filename}: /wires/time: bins must ascend from 0 to {now_ps} ps"
             )
     wires = {name: read(file, f"/wires/{name}", bins=count) for name in COLUMNS}
-    return Bins(edge_ps, wires, read(file, "/hbm/bytes", bins=count), _flows(file, count))
+    return Bins(
+        edge_ps, wires, read(file, "/hbm/bytes", bins=count), _flows(file, count)
+    )
 
 
 def _flows(file: Opened, count: int) -> Flows:
@@ -325,7 +363,9 @@ def _flows(file: Opened, count: int) -> Flows:
             columns[field] = read_texts(file, name)
         else:
             columns[field] = read(file, name)
-    tables = {name: read(file, f"/flows/{name}", bins=count) for name in FLOW_COLUMNS}
+    tables = {
+        name: read(file, f"/flows/{name}", bins=count) for name in FLOW_COLUMNS
+    }
     return Flows(**columns, tables=tables)
 
 
@@ -339,7 +379,9 @@ def _messages(file: Opened, time_ps: int) -> Messages | None:
     result = Messages(*columns)
     late = result.end_ps[(result.end_ps >= 0) & (result.end_ps < result.start_ps)]
     if len(late) or result.end_ps.max(initial=-1) > time_ps:
-        raise TraceError(f"{file.filename}: /messages: an end before its start, or after the run")
+        raise TraceError(
+            f"{file.filename}: /messages: an end before its start, or after the run"
+        )
     return result
 
 
@@ -374,16 +416,23 @@ class FileRecords(Records):
         low = index * self._block_rows
         high = min(self.count, low + self._block_rows)
         try:
-            rows = {name: read(self._file, f"/primitives/{name}", low, high) for name in PRIMITIVES}
+            rows = {
+                name: read(self._file, f"/primitives/{name}", low, high)
+                for name in PRIMITIVES
+            }
         except (OSError, ValueError, KeyError) as error:
             raise _unreadable(self.path, error) from None
         if (rows["gate"] > rows["time"]).any():
-            raise TraceError(f"{self.path}: /primitives: a slice complete before its gate opened")
+            raise TraceError(
+                f"{self.path}: /primitives: a slice complete before its gate opened"
+            )
         return rows
 
 
 @contextmanager
-def open_records(path: str | Path, block_rows: int = BLOCK_ROWS) -> Iterator[FileRecords]:
+def open_records(
+    path: str | Path, block_rows: int = BLOCK_ROWS
+) -> Iterator[FileRecords]:
     """Open the completion records of a trace; raises `TraceError` without them or their waits."""
     with ExitStack() as stack:
         file = stack.enter_context(open_trace(path))

@@ -30,12 +30,19 @@ def length(file: Opened, name: str) -> int:
     """Return the number of rows of a column; raises `TraceError` if it is missing."""
     shape = file.shape(name)
     if not shape:
-        raise TraceError(f"{file.filename}: {name}: a single value; must be a column")
+        raise TraceError(
+            f"{file.filename}: {name}: a single value; must be a column"
+        )
     return int(shape[0])
 
 
 def read(
-    file: Opened, name: str, low: int = 0, high: int | None = None, *, bins: int | None = None
+    file: Opened,
+    name: str,
+    low: int = 0,
+    high: int | None = None,
+    *,
+    bins: int | None = None,
 ) -> Array:
     """Return a column, or its rows from `low` to `high`; for a history the first `bins` bins.
 
@@ -54,7 +61,11 @@ def read(
     if bins is not None:
         values = np.asarray(file[name][low:end, :bins])
     else:
-        values = file.values(name) if (low, end) == (0, rows) else np.asarray(file[name][low:end])
+        values = (
+            file.values(name)
+            if (low, end) == (0, rows)
+            else np.asarray(file[name][low:end])
+        )
     if values.dtype.kind == "S":
         _check_texts(values, rule, where)
     elif values.dtype.kind != "V":
@@ -71,7 +82,9 @@ def read_texts(file: Opened, name: str) -> list[str]:
     """Return a column of texts; raises `TraceError` like `read`."""
     values = read(file, name)
     if values.dtype.kind != "S":
-        raise TraceError(f"{file.filename}: {name}: values of type {values.dtype}; must be texts")
+        raise TraceError(
+            f"{file.filename}: {name}: values of type {values.dtype}; must be texts"
+        )
     return [value.decode() for value in values.tolist()]
 
 
@@ -84,7 +97,11 @@ def attribute(file: Opened, group: str, name: str, default: Any = None) -> Any:
             raise TraceError(f"{where} is missing; is the file complete?")
         return default
     dtype = dtype_of(stored.get_type())
-    if dtype.kind not in "iufSb" or stored.shape != () or dtype.itemsize > _TEXT_BYTES:
+    if (
+        dtype.kind not in "iufSb"
+        or stored.shape != ()
+        or dtype.itemsize > _TEXT_BYTES
+    ):
         raise TraceError(f"{where}: must be one number or one text")
     value, rule = np.empty((), dtype), RULES.get(f"@{name}", Rule())
     stored.read(value)
@@ -100,14 +117,18 @@ def attribute(file: Opened, group: str, name: str, default: Any = None) -> Any:
     return value.item()
 
 
-def _check_form(file: Opened, name: str, rule: Rule, where: str, bins: int | None) -> None:
+def _check_form(
+    file: Opened, name: str, rule: Rule, where: str, bins: int | None
+) -> None:
     """Check type, unit and shape of a column before it is read."""
     shape, dtype = file.shape(name), file.dtype(name)
     kinds, types = _KINDS[rule.kind]
     if dtype.kind not in kinds:
         raise TraceError(f"{where}: values of type {dtype}; must be {types}")
     unit = rule.units
-    unit_in_file = attribute(file, name, "units", "") if unit not in ("", "1") else unit
+    unit_in_file = (
+        attribute(file, name, "units", "") if unit not in ("", "1") else unit
+    )
     if unit_in_file not in ("", "1", unit):
         raise TraceError(f"{where}: in {unit_in_file!r}; must be in {unit!r}")
     dimensions = 1 if bins is None else 2
@@ -119,7 +140,9 @@ def _check_form(file: Opened, name: str, rule: Rule, where: str, bins: int | Non
     if rule.rows:
         expected = length(file, rule.rows) + (rule.kind == "offsets")
         if shape[0] != expected:
-            raise TraceError(f"{where}: {shape[0]} rows; must be {expected}, by {rule.rows}")
+            raise TraceError(
+                f"{where}: {shape[0]} rows; must be {expected}, by {rule.rows}"
+            )
 
 
 def _usual(values: Array, rule: Rule) -> Array:
@@ -139,7 +162,9 @@ def _check_numbers(values: Array, rule: Rule, high: int, where: str) -> None:
     present = values if rule.absent is None else values[values != rule.absent]
     if present.size and not (rule.low <= present.min() and present.max() < high):
         wrong = present.min() if present.min() < rule.low else present.max()
-        raise TraceError(f"{where}: a value of {wrong}; must be {rule.low} to {high - 1}")
+        raise TraceError(
+            f"{where}: a value of {wrong}; must be {rule.low} to {high - 1}"
+        )
     if rule.kind in ("ascending", "offsets") and (values[1:] < values[:-1]).any():
         raise TraceError(f"{where}: a value below the one before it; must ascend")
 
@@ -151,11 +176,15 @@ def _check_texts(values: Array, rule: Rule, where: str) -> None:
     if rule.kind != "verbatim":
         letters = np.ascontiguousarray(values).view(np.uint8)
         if ((letters < 32) & (letters != 0)).any() or (letters == 127).any():
-            raise TraceError(f"{where}: a text with control characters; must be without")
+            raise TraceError(
+                f"{where}: a text with control characters; must be without"
+            )
     if rule.words:
         unknown = set(values.tolist()) - {word.encode() for word in rule.words}
         if unknown:
-            raise TraceError(f"{where}: {min(unknown)!r}; must be one of {', '.join(rule.words)}")
+            raise TraceError(
+                f"{where}: {min(unknown)!r}; must be one of {', '.join(rule.words)}"
+            )
     else:
         try:
             for value in values.tolist():

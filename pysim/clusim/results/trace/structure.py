@@ -37,7 +37,11 @@ _TEXT_COST_BYTES = 64
 """Memory overhead of a text, without its characters [bytes]."""
 
 _KINDS = (h5py.h5t.TypeIntegerID, h5py.h5t.TypeFloatID, h5py.h5t.TypeCompoundID)
-_FILTERS = (h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
+_FILTERS = (
+    h5py.h5z.FILTER_DEFLATE,
+    h5py.h5z.FILTER_SHUFFLE,
+    h5py.h5z.FILTER_FLETCHER32,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +76,19 @@ class Opened:
     def _form(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return shape and dtype of a column; raises `TraceError` if it is missing."""
         if name not in self.forms:
-            raise TraceError(f"{self.filename}: no column {name}; is the file complete?")
+            raise TraceError(
+                f"{self.filename}: no column {name}; is the file complete?"
+            )
         return self.forms[name]
 
     def __getitem__(self, name: str) -> Any:
         """Return a column or group; raises `TraceError` if it is missing."""
         item = self._item(name)
-        return h5py.Dataset(item) if isinstance(item, h5py.h5d.DatasetID) else h5py.Group(item)
+        return (
+            h5py.Dataset(item)
+            if isinstance(item, h5py.h5d.DatasetID)
+            else h5py.Group(item)
+        )
 
     def values(self, name: str) -> np.ndarray[Any, Any]:
         """Return all values of a column unchecked; see `clusim.results.trace.rules.read`."""
@@ -95,7 +105,9 @@ class Opened:
     def columns(self, group: str) -> list[str]:
         """Return the names of the columns in a group and its subgroups, without the group's name."""
         return [
-            name.removeprefix(f"{group}/") for name in self.forms if name.startswith(f"{group}/")
+            name.removeprefix(f"{group}/")
+            for name in self.forms
+            if name.startswith(f"{group}/")
         ]
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -118,7 +130,9 @@ def check_structure(file: Any, path: Path) -> Opened:
     """
     allowed = max(MEMORY_BYTES, MEMORY_FACTOR * os.path.getsize(path))
     if file.userblock_size:
-        raise TraceError(f"{path}: begins with a block that is not of HDF5, as in no trace")
+        raise TraceError(
+            f"{path}: begins with a block that is not of HDF5, as in no trace"
+        )
     needed = 0
     root = h5py.h5g.open(file.id, b"/")
     result: dict[str, Any] = {"/": root}
@@ -129,7 +143,9 @@ def check_structure(file: Any, path: Path) -> Opened:
         for key, link in _links(group):
             below = f"{where}/{key.decode(errors='surrogateescape')}"
             if len(result) > _MOST_OBJECTS or len(below) > _MOST_NAME_BYTES:
-                raise TraceError(f"{path}: more than {_MOST_OBJECTS} columns, or too long a name")
+                raise TraceError(
+                    f"{path}: more than {_MOST_OBJECTS} columns, or too long a name"
+                )
             if link != h5py.h5l.TYPE_HARD:
                 raise TraceError(
                     f"{path}: {below}: points to somewhere else; a trace holds its data"
@@ -143,7 +159,9 @@ def check_structure(file: Any, path: Path) -> Opened:
             elif isinstance(item, h5py.h5g.GroupID) and depth < _MOST_DEPTH:
                 pending.append((below, item, depth + 1))
             else:
-                raise TraceError(f"{path}: {below}: must be a column or a group of columns")
+                raise TraceError(
+                    f"{path}: {below}: must be a column or a group of columns"
+                )
     if needed > allowed:
         raise TraceError(
             f"{path}: its columns would need {needed >> 20} MiB of memory; at most {allowed >> 20} MiB for a file of"
@@ -180,7 +198,9 @@ def _checked_bytes(column: Any, kind: Any, shape: Any, where: str) -> int:
     text = isinstance(kind, h5py.h5t.TypeStringID)
     if text:
         if kind.is_variable_str():
-            raise TraceError(f"{where}: texts of any length; a trace has texts of one width")
+            raise TraceError(
+                f"{where}: texts of any length; a trace has texts of one width"
+            )
     elif not isinstance(kind, _KINDS):
         raise TraceError(f"{where}: values must be numbers or texts")
     if shape is None or len(shape) > 2:
@@ -191,17 +211,27 @@ def _checked_bytes(column: Any, kind: Any, shape: Any, where: str) -> int:
     return math.prod(map(int, shape)) * bytes_each
 
 
-def _check_storage(column: Any, shape: tuple[int, ...], bytes_each: int, where: str) -> None:
+def _check_storage(
+    column: Any, shape: tuple[int, ...], bytes_each: int, where: str
+) -> None:
     """Check how the values of a column lie in the file."""
     plist, layout = None, h5py.h5d.CONTIGUOUS
-    if column.get_offset() is None:  # values that do not lie in one piece, in this file
+    if (
+        column.get_offset() is None
+    ):  # values that do not lie in one piece, in this file
         plist = column.get_create_plist()
         layout = plist.get_layout()
-        if layout not in (h5py.h5d.COMPACT, h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED) or (
-            layout == h5py.h5d.CONTIGUOUS and plist.get_external_count()
-        ):
-            raise TraceError(f"{where}: its values lie in another file; a trace holds its data")
-    if math.prod(shape) * bytes_each > max(_SMALL_BYTES, _PACKING * column.get_storage_size()):
+        if layout not in (
+            h5py.h5d.COMPACT,
+            h5py.h5d.CONTIGUOUS,
+            h5py.h5d.CHUNKED,
+        ) or (layout == h5py.h5d.CONTIGUOUS and plist.get_external_count()):
+            raise TraceError(
+                f"{where}: its values lie in another file; a trace holds its data"
+            )
+    if math.prod(shape) * bytes_each > max(
+        _SMALL_BYTES, _PACKING * column.get_storage_size()
+    ):
         raise TraceError(f"{where}: {shape} values, which the file is too small for")
     if plist is None or layout != h5py.h5d.CHUNKED:
         return
@@ -220,4 +250,6 @@ def _check_storage(column: Any, shape: tuple[int, ...], bytes_each: int, where: 
 
     column.chunk_iter(look)
     if large[0] > chunk_bytes + chunk_bytes // 8 + 1024:
-        raise TraceError(f"{where}: a chunk with more bytes in the file than it has in memory")
+        raise TraceError(
+            f"{where}: a chunk with more bytes in the file than it has in memory"
+        )

@@ -21,12 +21,26 @@ PIECE_ROWS = 1 << 18
 _FIRST = {
     name: i
     for i, name in enumerate(
-        ("wire", "endpoint", "flow", "name", "rank", "stream", "time", "start", "end")
+        (
+            "wire",
+            "endpoint",
+            "flow",
+            "name",
+            "rank",
+            "stream",
+            "time",
+            "start",
+            "end",
+        )
     )
 }
 
 
-_HISTORIES = {"history": "/wires/wire", "hbm": "/hbm/endpoint", "flows": "/flows/flow"}
+_HISTORIES = {
+    "history": "/wires/wire",
+    "hbm": "/hbm/endpoint",
+    "flows": "/flows/flow",
+}
 """Tables of histories, and the columns that they repeat for each bin."""
 
 
@@ -53,7 +67,8 @@ def iterate_table(path: str | Path, name: str) -> Iterator[dict[str, Array]]:
         for low in range(0, max(1, rows), PIECE_ROWS):
             high = min(rows, low + PIECE_ROWS)
             yield {
-                column: _plain(read(file, where, low, high)) for column, where in columns.items()
+                column: _plain(read(file, where, low, high))
+                for column, where in columns.items()
             }
 
 
@@ -62,28 +77,55 @@ def _tables(file: Opened) -> dict[str, dict[str, str]]:
     tables: dict[str, dict[str, str]] = {"wires": {"wire": "/wires/wire"}}
     fabric = (name for name in file.columns("/fabric") if _fits(file, name))
     tables["wires"] |= {name: f"/fabric/{name}" for name in fabric}
-    tables["wires"] |= {name: f"/wires/total/{name}" for name in file.columns("/wires/total")}
+    tables["wires"] |= {
+        name: f"/wires/total/{name}" for name in file.columns("/wires/total")
+    }
     tables["history"] = {"wire": "/wires/wire", "time": "/wires/time"}
-    tables["history"] |= {name: f"/wires/{name}" for name in COLUMNS if f"/wires/{name}" in file}
-    tables["hbm"] = {"endpoint": "/hbm/endpoint", "time": "/wires/time", "bytes": "/hbm/bytes"}
+    tables["history"] |= {
+        name: f"/wires/{name}" for name in COLUMNS if f"/wires/{name}" in file
+    }
+    tables["hbm"] = {
+        "endpoint": "/hbm/endpoint",
+        "time": "/wires/time",
+        "bytes": "/hbm/bytes",
+    }
     if "/flows" in file:
         tables["flows"] = {"flow": "/flows/flow", "time": "/flows/time"}
         tables["flows"] |= {name: f"/flows/{name}" for name in FLOW_COLUMNS}
-    schedule = {name.partition("/")[0] for name in file.columns("/schedule") if "/" in name}
-    groups = ("tasks", "primitives", "messages", *(f"schedule/{name}" for name in sorted(schedule)))
-    tables |= {name: _columns(file, f"/{name}") for name in groups if f"/{name}" in file}
+    schedule = {
+        name.partition("/")[0] for name in file.columns("/schedule") if "/" in name
+    }
+    groups = (
+        "tasks",
+        "primitives",
+        "messages",
+        *(f"schedule/{name}" for name in sorted(schedule)),
+    )
+    tables |= {
+        name: _columns(file, f"/{name}") for name in groups if f"/{name}" in file
+    }
     if "tasks" in tables and "schedule/tasks" in tables:
         # The rank and stream of a task are more useful beside its times than its number.
-        extra = {n: w for n, w in tables["schedule/tasks"].items() if n not in tables["tasks"]}
-        tables["tasks"] |= {
-            n: w for n, w in extra.items() if length(file, w) == _length(file, tables["tasks"])
+        extra = {
+            n: w
+            for n, w in tables["schedule/tasks"].items()
+            if n not in tables["tasks"]
         }
-    return {name: _sort_columns(columns) for name, columns in tables.items() if columns}
+        tables["tasks"] |= {
+            n: w
+            for n, w in extra.items()
+            if length(file, w) == _length(file, tables["tasks"])
+        }
+    return {
+        name: _sort_columns(columns) for name, columns in tables.items() if columns
+    }
 
 
 def _sort_columns(columns: dict[str, str]) -> dict[str, str]:
     """Return the columns with those that identify a row first."""
-    return dict(sorted(columns.items(), key=lambda item: _FIRST.get(item[0], len(_FIRST))))
+    return dict(
+        sorted(columns.items(), key=lambda item: _FIRST.get(item[0], len(_FIRST)))
+    )
 
 
 def _fits(file: Opened, name: str) -> bool:
@@ -105,9 +147,12 @@ def _columns(file: Opened, group: str) -> dict[str, str]:
     if not column_names:
         return {}
     usual = max(
-        (lengths[name] for name in column_names), key=[lengths[n] for n in column_names].count
+        (lengths[name] for name in column_names),
+        key=[lengths[n] for n in column_names].count,
     )
-    return {name: f"{group}/{name}" for name in column_names if lengths[name] == usual}
+    return {
+        name: f"{group}/{name}" for name in column_names if lengths[name] == usual
+    }
 
 
 def _history_rows(file: Opened, name: str) -> Iterator[dict[str, Array]]:
@@ -115,7 +160,11 @@ def _history_rows(file: Opened, name: str) -> Iterator[dict[str, Array]]:
     names = _HISTORIES[name]
     key = names.rpartition("/")[2]
     who = _plain(read(file, names))
-    values = {c: where for c, where in _tables(file)[name].items() if c not in (key, "time")}
+    values = {
+        c: where
+        for c, where in _tables(file)[name].items()
+        if c not in (key, "time")
+    }
     bins = progress(file)[1]
     time = read(file, "/wires/time", 0, bins)
     block_rows = max(1, PIECE_ROWS // max(1, bins))

@@ -131,10 +131,14 @@ class TraceWriter:
             names = self._put("/tasks/name", tasks.names)
             names.make_scale("name")
             for column in ("start", "end"):
-                times = self._put(f"/tasks/{column}", np.full(len(tasks.names), -1, np.int64))
+                times = self._put(
+                    f"/tasks/{column}", np.full(len(tasks.names), -1, np.int64)
+                )
                 times.dims[0].attach_scale(names)
             self._write_flows(begun.flows)
-            self._make_histories(len(wires.names), begun.num_endpoints, len(begun.flows))
+            self._make_histories(
+                len(wires.names), begun.num_endpoints, len(begun.flows)
+            )
             if self._max_records:
                 for column, (_, dtype) in PRIMITIVES.items():
                     self._growing(f"/primitives/{column}", (0,), dtype)
@@ -153,7 +157,11 @@ class TraceWriter:
     def records(self, records: Array) -> None:
         """Append completion records, up to the most there may be."""
         room = self._max_records - self._records - self._held_rows
-        if len(records) > room and self._max_records and not self._file["/primitives"].attrs["cut"]:
+        if (
+            len(records) > room
+            and self._max_records
+            and not self._file["/primitives"].attrs["cut"]
+        ):
             self._file["/primitives"].attrs["cut"] = True
         if room <= 0:
             return
@@ -188,19 +196,26 @@ class TraceWriter:
             self._write_state(now_ps, times, engine.wires(), recorder.bins())
             self._commit()
         ended_s = time.monotonic()
-        self._next_flush_s = ended_s + max(FLUSH_S, FLUSH_SHARE * (ended_s - began_s))
+        self._next_flush_s = ended_s + max(
+            FLUSH_S, FLUSH_SHARE * (ended_s - began_s)
+        )
 
     def finish(self, result: Result) -> None:
         """Write the outcome, close the file and rename it to its final name."""
         with self._guard():
             times = (result.tasks.start_ps, result.tasks.end_ps)
-            self._write_state(result.time_ps, times, result.wires.counters, result.bins)
+            self._write_state(
+                result.time_ps, times, result.wires.counters, result.bins
+            )
             if (messages := result.messages) is not None:
                 for column, item in zip(MESSAGES, fields(messages), strict=True):
                     self._put(f"/messages/{column}", getattr(messages, item.name))
             for key in fields(InOrderNic) if result.in_order else ():
                 values = [getattr(nic, key.name) for nic in result.in_order]
-                self._put(f"/order/{key.name}", values if key.name == "nic" else np.array(values))
+                self._put(
+                    f"/order/{key.name}",
+                    values if key.name == "nic" else np.array(values),
+                )
             self._put("/meta/verdict", [json.dumps(result.diagnose().to_json())])
             _set(self._file["/meta"], _outcome(result))
             self._close(commit=True)
@@ -268,7 +283,9 @@ class TraceWriter:
             elif self._journal is not None:
                 self.partial.unlink(missing_ok=True)
             self.discard()
-            raise EnvironmentFailure(f"{self.path}: cannot write the trace: {reason}") from None
+            raise EnvironmentFailure(
+                f"{self.path}: cannot write the trace: {reason}"
+            ) from None
 
     def _put(self, name: str, values: Array | list[str]) -> Any:
         """Store one column, compressed where that can pay, with its unit and description."""
@@ -279,7 +296,9 @@ class TraceWriter:
         return self._create(name, data=values, **(_PACKED if pays else {}))
 
     def _growing(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
-        chunks = (_CHUNK_ROWS,) if len(shape) == 1 else (max(1, min(shape[0], 1024)), 64)
+        chunks = (
+            (_CHUNK_ROWS,) if len(shape) == 1 else (max(1, min(shape[0], 1024)), 64)
+        )
         if name in _TIMES:
             chunks = (64,)
         kind = {"shape": shape, "dtype": dtype, "maxshape": (*shape[:-1], None)}
@@ -292,9 +311,13 @@ class TraceWriter:
             column = self._file.create_dataset(name, data=data, **options)
         else:
             column = h5py.Dataset(_plain_column(self._file.id, name, data))
-        for key, text in about(name, (column if data is None else data).dtype.kind == "S").items():
+        for key, text in about(
+            name, (column if data is None else data).dtype.kind == "S"
+        ).items():
             kind, value = _attribute_text(text)
-            h5py.h5a.create(column.id, key.encode(), kind, _SCALAR).write(value, kind)
+            h5py.h5a.create(column.id, key.encode(), kind, _SCALAR).write(
+                value, kind
+            )
         return column
 
     def _write_meta(self, provenance: Provenance, call: Call | None) -> None:
@@ -305,13 +328,18 @@ class TraceWriter:
             "history": provenance.command,
         }
         _set(self._file, root)
-        meta = {name: getattr(provenance, name) for name in META_NAMES} | {"complete": False}
+        meta = {name: getattr(provenance, name) for name in META_NAMES} | {
+            "complete": False
+        }
         if provenance.error_bound is not None:
             meta["error_bound"] = provenance.error_bound
         context = asdict(provenance.around) if provenance.around is not None else {}
         meta |= {name: value for name, value in context.items() if value is not None}
         if call is not None:
-            meta |= {f"call_{name}": getattr(call, name) for name in Call.__dataclass_fields__}
+            meta |= {
+                f"call_{name}": getattr(call, name)
+                for name in Call.__dataclass_fields__
+            }
         _set(self._file.create_group("meta"), meta)
         self._put("/meta/fabric_text", [provenance.fabric_text])
         self._put("/meta/schedule_text", [provenance.schedule_text])
@@ -335,7 +363,9 @@ class TraceWriter:
                 self._put(f"/flows/{column}", getattr(flows, name))
             self._file["/flows/flow"].make_scale("flow")
 
-    def _make_histories(self, num_wires: int, num_endpoints: int, num_flows: int) -> None:
+    def _make_histories(
+        self, num_wires: int, num_endpoints: int, num_flows: int
+    ) -> None:
         file = self._file
         for name in _TIMES[: 2 + bool(num_flows)]:
             self._growing(name, (0,), "<i8")
@@ -365,8 +395,13 @@ class TraceWriter:
             self._file[f"/wires/total/{name}"][...] = counters[name].astype(np.int64)
         count = len(bins.edge_ps) - 1
         tables = {f"/wires/{name}": table for name, table in bins.wires.items()}
-        tables |= {"/hbm/bytes": bins.hbm_bytes, **dict.fromkeys(_TIMES, bins.edge_ps[:-1])}
-        tables |= {f"/flows/{name}": table for name, table in bins.flows.tables.items()}
+        tables |= {
+            "/hbm/bytes": bins.hbm_bytes,
+            **dict.fromkeys(_TIMES, bins.edge_ps[:-1]),
+        }
+        tables |= {
+            f"/flows/{name}": table for name, table in bins.flows.tables.items()
+        }
         for name, table in tables.items():
             if name not in self._file:
                 continue  # of flows, in a run without

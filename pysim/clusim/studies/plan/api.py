@@ -12,7 +12,12 @@ from clusim.base.errors import InputError
 from clusim.base.files import guard_inputs, write_text
 from clusim.base.resources import shipped_workloads
 from clusim.studies.plan.layouts import ParallelLayout
-from clusim.studies.plan.search import ESTIMATED, PhaseNotice, PlanSearch, plan_search
+from clusim.studies.plan.search import (
+    ESTIMATED,
+    PhaseNotice,
+    PlanSearch,
+    plan_search,
+)
 from clusim.topology import Fabric
 from clusim.training.api import inputs
 from clusim.workload import Workload, load_workload
@@ -98,11 +103,15 @@ def plan(
     InputError
         An invalid name or size, or no layout that fits.
     """
-    spec = plan_workload(model, batch=options.get("batch"), sequence=options.get("sequence"))
+    spec = plan_workload(
+        model, batch=options.get("batch"), sequence=options.get("sequence")
+    )
     setup, spec = inputs(spec, topology, options.get("nodes"))
     notify = options.get("notify", _ignore)
     with guard_inputs():
-        return plan_search(setup, spec, most=options.get("estimates", ESTIMATED), notify=notify)
+        return plan_search(
+            setup, spec, most=options.get("estimates", ESTIMATED), notify=notify
+        )
 
 
 def _ignore(_: str) -> None:
@@ -110,11 +119,19 @@ def _ignore(_: str) -> None:
 
 
 def write_workload(
-    workload: Workload, layout: ParallelLayout, path: Path, system: tuple[str, int | None]
+    workload: Workload,
+    layout: ParallelLayout,
+    path: Path,
+    system: tuple[str, int | None],
 ) -> None:
     """Write the workload with a layout, and its system, as YAML."""
     topology, nodes = system
     base = workload.model_dump(by_alias=True, exclude_unset=True)
-    spec = layout.workload({**base, "topology": topology, **({"nodes": nodes} if nodes else {})})
+    spec = layout.workload(
+        {**base, "topology": topology, **({"nodes": nodes} if nodes else {})}
+    )
     data = spec.model_dump(by_alias=True, exclude_unset=True, mode="json")
-    write_text(path, str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)))
+    write_text(
+        path,
+        str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)),
+    )

@@ -68,9 +68,14 @@ class WireLimits:
             for end, other in ((link.a, link.b), (link.b, link.a)):
                 if end in gpu_Bps:
                     gpu_Bps[end] += rate_Bps
-                if zone_of.get(end) in node_Bps and zone_of.get(end) != zone_of.get(other):
+                if zone_of.get(end) in node_Bps and zone_of.get(end) != zone_of.get(
+                    other
+                ):
                     node_Bps[zone_of[end]] += rate_Bps
-        self.gpu_Bps, self.node_Bps = max(gpu_Bps.values()), max(node_Bps.values(), default=0.0)
+        self.gpu_Bps, self.node_Bps = (
+            max(gpu_Bps.values()),
+            max(node_Bps.values(), default=0.0),
+        )
 
     def shape(self, ranks: Iterable[int]) -> GroupShape:
         """Return the nodes of a group and its most GPUs on one."""
@@ -106,17 +111,25 @@ class CommCurves:
         """Return the time of a collective [ps]."""
         key = operation, shape
         if key not in self._curves:
-            small, large = (self._simulated_ps(operation, shape, size) for size in SIZES)
+            small, large = (
+                self._simulated_ps(operation, shape, size) for size in SIZES
+            )
             self._curves[key] = small, large
         small_ps, large_ps = self._curves[key]
         small, large = SIZES
         if size_bytes < small:
             return small_ps
-        return small_ps + (large_ps - small_ps) * (size_bytes - small) // (large - small)
+        return small_ps + (large_ps - small_ps) * (size_bytes - small) // (
+            large - small
+        )
 
-    def _simulated_ps(self, operation: str, shape: GroupShape, size_bytes: int) -> int:
+    def _simulated_ps(
+        self, operation: str, shape: GroupShape, size_bytes: int
+    ) -> int:
         nodes, per_node = shape
-        setup = replace(self.setup, nodes=nodes if nodes > 1 else None, per_node=per_node)
+        setup = replace(
+            self.setup, nodes=nodes if nodes > 1 else None, per_node=per_node
+        )
         return self.times.kernel(Request(setup, operation, size_bytes)).time_ps
 
 
@@ -139,7 +152,9 @@ class StepForecast:
         self, plan: ParallelPlan, limits: WireLimits, comm_ps: CommTime | None = None
     ) -> None:
         self.plan, self.limits, self.is_bound = plan, limits, comm_ps is None
-        self.comm_ps = comm_ps or (lambda _, shape, size: limits.least_ps(shape, size))
+        self.comm_ps = comm_ps or (
+            lambda _, shape, size: limits.least_ps(shape, size)
+        )
         self._layers: dict[tuple[int, str, int], tuple[int, int, int]] = {}
 
     def time_ps(self) -> int:
@@ -162,9 +177,15 @@ class StepForecast:
         if plan.zero == 3:
             return 0
         group = plan.mesh.groups("shard", 0)[0]
-        parameters = sum(layer.parameters for chunk in plan.stages[0] for layer in chunk)
-        reduce_ps = self._comm_ps("reduce_scatter", group, parameters * plan.optimizer.sum_bytes)
-        gather_ps = self._comm_ps("all_gather", group, parameters * plan.optimizer.weight)
+        parameters = sum(
+            layer.parameters for chunk in plan.stages[0] for layer in chunk
+        )
+        reduce_ps = self._comm_ps(
+            "reduce_scatter", group, parameters * plan.optimizer.sum_bytes
+        )
+        gather_ps = self._comm_ps(
+            "all_gather", group, parameters * plan.optimizer.weight
+        )
         return max(0, reduce_ps - stage.backward_ps) + gather_ps
 
     def _stage(self, stage: int) -> StageTimes:
@@ -186,7 +207,10 @@ class StepForecast:
             forward_ps, backward_ps = (self._steps(steps, stage) for steps in passes)
             gather_ps = self._gather_ps(layer, stage)
             if not self.is_bound:
-                forward_ps, backward_ps = max(forward_ps, gather_ps), max(backward_ps, gather_ps)
+                forward_ps, backward_ps = (
+                    max(forward_ps, gather_ps),
+                    max(backward_ps, gather_ps),
+                )
             self._layers[key] = forward_ps, backward_ps, gather_ps
         return self._layers[key]
 
@@ -205,21 +229,29 @@ class StepForecast:
                 now_ps += _kernel_ps(self.plan.chip, step)
             elif isinstance(step, Beside):
                 rows = (*step.one, *step.two)
-                now_ps += self._steps((row for row in rows if isinstance(row, Kernel)), stage)
+                now_ps += self._steps(
+                    (row for row in rows if isinstance(row, Kernel)), stage
+                )
             elif isinstance(step, Wait):
                 now_ps = max(now_ps, ends_ps.get(step.key, 0))
             elif step.operation != "sendrecv" and not step.across:
                 groups = self.plan.mesh.groups(step.dim, stage)
-                end_ps = now_ps + self._comm_ps(step.operation, groups[0], step.bytes)
+                end_ps = now_ps + self._comm_ps(
+                    step.operation, groups[0], step.bytes
+                )
                 if step.key:
                     ends_ps[step.key] = end_ps
                 else:
                     now_ps = end_ps
         return now_ps
 
-    def _comm_ps(self, operation: str, group: tuple[int, ...], size_bytes: int) -> int:
+    def _comm_ps(
+        self, operation: str, group: tuple[int, ...], size_bytes: int
+    ) -> int:
         return (
-            self.comm_ps(operation, self.limits.shape(group), size_bytes) if len(group) > 1 else 0
+            self.comm_ps(operation, self.limits.shape(group), size_bytes)
+            if len(group) > 1
+            else 0
         )
 
 

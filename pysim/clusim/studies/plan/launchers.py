@@ -23,7 +23,9 @@ def launch_arguments(
     return list(arguments(layout, workload, model))
 
 
-def _megatron(layout: ParallelLayout, workload: Workload, model: Model) -> Iterator[str]:
+def _megatron(
+    layout: ParallelLayout, workload: Workload, model: Model
+) -> Iterator[str]:
     yield f"--tensor-model-parallel-size {layout.tensor}"
     yield f"--pipeline-model-parallel-size {layout.pipeline}"
     yield f"--context-parallel-size {layout.context}"
@@ -47,7 +49,9 @@ def _megatron(layout: ParallelLayout, workload: Workload, model: Model) -> Itera
         yield "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
 
 
-def _torchtitan(layout: ParallelLayout, workload: Workload, _: Model) -> Iterator[str]:
+def _torchtitan(
+    layout: ParallelLayout, workload: Workload, _: Model
+) -> Iterator[str]:
     replicas = layout.data * layout.context // layout.shard if layout.shard else 1
     yield f"--parallelism.tensor_parallel_degree {layout.tensor}"
     yield f"--parallelism.pipeline_parallel_degree {layout.pipeline}"

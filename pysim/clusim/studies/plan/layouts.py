@@ -82,16 +82,23 @@ class ParallelLayout(JsonObject):
             "DP": self.data,
         }
         mesh = [f"{name}{size}" for name, size in sizes.items() if size > 1]
-        again = [] if self.recompute == "none" else [f"{self.recompute} recomputation"]
+        again = (
+            [] if self.recompute == "none" else [f"{self.recompute} recomputation"]
+        )
         states = f"{self.states} {self.shard}" if self.shard else self.states
         return ", ".join([" ".join([*mesh, f"MB{self.micro}"]), states, *again])
 
     def workload(self, base: Mapping[str, Any]) -> Workload:
         """Return the workload with this layout; `base` has the other keys of its file."""
-        data = {**base.get("data", {}), "kind": FSDP if self.states == HSDP else self.states}
+        data = {
+            **base.get("data", {}),
+            "kind": FSDP if self.states == HSDP else self.states,
+        }
         data["shard"] = self.shard or None
         pipeline = {"messages": "overlapped"} | {
-            key: value for key, value in base.get("pipeline", {}).items() if key not in SCHEDULE
+            key: value
+            for key, value in base.get("pipeline", {}).items()
+            if key not in SCHEDULE
         }
         if self.chunks > 1:
             pipeline |= {"schedule": "interleaved", "chunks": self.chunks}
@@ -117,7 +124,9 @@ class ParallelLayout(JsonObject):
         return Workload.model_validate({**base, **changed})
 
 
-def layouts(model: Model, workload: Workload, fabric: Fabric) -> Iterator[ParallelLayout]:
+def layouts(
+    model: Model, workload: Workload, fabric: Fabric
+) -> Iterator[ParallelLayout]:
     """Yield the layouts of a job on all GPUs of a system that divide model and batch."""
     zones = zones_of(fabric)
     per_node = min(zones.count(zone) for zone in set(zones))
@@ -126,7 +135,9 @@ def layouts(model: Model, workload: Workload, fabric: Fabric) -> Iterator[Parall
     depth = model.layers if isinstance(model, Transformer) else 1
     tensors = [size for size in _powers(per_node) if heads % size == 0]
     pipelines = [size for size in range(1, len(zones) + 1) if depth % size == 0]
-    contexts = [size for size in _powers(MOST_CONTEXT) if workload.sequence % (2 * size) == 0]
+    contexts = [
+        size for size in _powers(MOST_CONTEXT) if workload.sequence % (2 * size) == 0
+    ]
     for tensor, pipeline, context in product(tensors, pipelines, contexts):
         data, remainder = divmod(len(zones), tensor * pipeline * context)
         if remainder or not data:
@@ -148,11 +159,17 @@ def _schedules(
             continue
         chunks = [1]
         if pipeline > 1 and rounds % pipeline == 0:
-            chunks = [n for n in range(1, MOST_CHUNKS + 1) if depth % (pipeline * n) == 0]
+            chunks = [
+                n for n in range(1, MOST_CHUNKS + 1) if depth % (pipeline * n) == 0
+            ]
         states = [(OPTIMIZER, 0)]
         if pipeline == 1:
             states += [(FSDP, 0)]
-            if inside < data * context and data * context % inside == 0 and inside > 1:
+            if (
+                inside < data * context
+                and data * context % inside == 0
+                and inside > 1
+            ):
                 states += [(HSDP, inside)]
         for count, (kind, shard), recompute in product(chunks, states, RECOMPUTE):
             yield ParallelLayout(*mesh, micro, count, kind, shard, recompute)
@@ -166,4 +183,8 @@ def _divisors(experts: int, replicas: int) -> list[int]:
     """Return the sizes of groups of experts."""
     if not experts:
         return [1]
-    return [size for size in range(1, experts + 1) if experts % size == 0 and replicas % size == 0]
+    return [
+        size
+        for size in range(1, experts + 1)
+        if experts % size == 0 and replicas % size == 0
+    ]

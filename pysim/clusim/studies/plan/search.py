@@ -142,11 +142,17 @@ class _Search:
             plan = self._plan(layout)
             if plan is None:
                 continue
-            result.append(Candidate(layout, plan, StepForecast(plan, limits).time_ps()))
+            result.append(
+                Candidate(layout, plan, StepForecast(plan, limits).time_ps())
+            )
         self.curves = CommCurves(self.setup, limits)
         self.notify("collectives")
         ordered = [
-            one._replace(forecast_ps=StepForecast(one.plan, limits, self.curves.time_ps).time_ps())
+            one._replace(
+                forecast_ps=StepForecast(
+                    one.plan, limits, self.curves.time_ps
+                ).time_ps()
+            )
             for one in result
         ]
         return sorted(ordered, key=lambda one: (one.forecast_ps, one.layout.words))
@@ -168,7 +174,11 @@ class _Search:
         """Return the estimated step of a layout."""
         self.notify(f"estimate of {one.layout.words}")
         request = TrainRequest(
-            self.setup, one.plan.workload, steps=1, granularity="coarse", estimate=True
+            self.setup,
+            one.plan.workload,
+            steps=1,
+            granularity="coarse",
+            estimate=True,
         )
         return estimated(request, confirm=False)
 
@@ -198,7 +208,9 @@ def plan_search(
     search = _Search(setup, base, notify)
     candidates = search.candidates()
     if not candidates:
-        reasons = ", ".join(f"{count} {why}" for why, count in search.omitted.most_common(3))
+        reasons = ", ".join(
+            f"{count} {why}" for why, count in search.omitted.most_common(3)
+        )
         raise InputError(
             f"{workload.name}: {search.count} layouts, but no one fits {setup.name} ({reasons or 'no divisor'}); more"
             " nodes, another batch or recomputation in the workload can help"
@@ -207,7 +219,9 @@ def plan_search(
     results.sort(key=lambda row: row[1].step_ps[-1])
     best_ps = results[0][1].step_ps[-1]
     tried = {one.layout for one, _ in results}
-    unknown = sum(one.bound_ps < best_ps for one in candidates if one.layout not in tried)
+    unknown = sum(
+        one.bound_ps < best_ps for one in candidates if one.layout not in tried
+    )
     return PlanSearch(
         workload.name,
         setup.name,
@@ -243,13 +257,16 @@ def _rows(results: Sequence[tuple[Candidate, StepResult]]) -> list[PlannedStep]:
 
 def _is_pareto(row: PlannedStep, rows: Sequence[PlannedStep]) -> bool:
     return not any(
-        other.step_time_s < row.step_time_s and other.memory_GiB <= row.memory_GiB for other in rows
+        other.step_time_s < row.step_time_s and other.memory_GiB <= row.memory_GiB
+        for other in rows
     )
 
 
 def _longer_parts(best: StepResult, result: StepResult) -> str:
     """Return the parts of a step that are longer than in the best one, the largest first."""
-    over = {words: result.mean(part) - best.mean(part) for part, words in PARTS.items()}
+    over = {
+        words: result.mean(part) - best.mean(part) for part, words in PARTS.items()
+    }
     total_s = result.step_time_s - best.step_time_s
     named = [
         f"{words} +{format_time(round(more_s * 1e12))}"

@@ -68,13 +68,19 @@ class SweepPoint:
     @property
     def name(self) -> str:
         """Return the identity of the point, equal in every sweep."""
-        return json.dumps([self.kind, dict(sorted(self.given))], separators=(",", ":"))
+        return json.dumps(
+            [self.kind, dict(sorted(self.given))], separators=(",", ":")
+        )
 
 
 def answer_point(point: SweepPoint) -> dict[str, Cell]:
     """Run a point and return its row; a failed run has the reason in ``error``."""
     began_s = time.perf_counter()
-    row: dict[str, Cell] = {"point": point.name, "kind": point.kind, **dict(point.given)}
+    row: dict[str, Cell] = {
+        "point": point.name,
+        "kind": point.kind,
+        **dict(point.given),
+    }
     with noting() as read:
         try:
             row |= _run_request(point.request)
@@ -101,11 +107,19 @@ def _digests(read: list[str]) -> dict[str, str]:
         *map(str, shipped_topologies().values()),
         *map(str, shipped_workloads().values()),
     }
-    return {path: file_digest(path) for path in dict.fromkeys(read) if path not in shipped_paths}
+    return {
+        path: file_digest(path)
+        for path in dict.fromkeys(read)
+        if path not in shipped_paths
+    }
 
 
 def _run_request(request: Request | TrainRequest) -> dict[str, Cell]:
-    return _training_row(request) if isinstance(request, TrainRequest) else _collective_row(request)
+    return (
+        _training_row(request)
+        if isinstance(request, TrainRequest)
+        else _collective_row(request)
+    )
 
 
 def _collective_row(request: Request) -> dict[str, Cell]:
@@ -129,7 +143,9 @@ def _collective_row(request: Request) -> dict[str, Cell]:
         "busiest_wires": busiest.wire_class if busiest is not None else None,
         "busy": busiest.reached if busiest is not None else None,
         "error_bound": results["error_bound"],
-        "expected_error_pct": round(nearest.median_abs_pct, 3) if nearest is not None else None,
+        "expected_error_pct": round(nearest.median_abs_pct, 3)
+        if nearest is not None
+        else None,
         "fingerprint": results["fingerprint"],
     }
 
@@ -139,7 +155,15 @@ def _training_row(request: TrainRequest) -> dict[str, Cell]:
     result = stepped(request)
     results = result.to_json()
     names = (
-        *("gpus", "microbatches", "step_time_s", "tflops_per_gpu", "mfu", "hfu", "compute_s"),
+        *(
+            "gpus",
+            "microbatches",
+            "step_time_s",
+            "tflops_per_gpu",
+            "mfu",
+            "hfu",
+            "compute_s",
+        ),
         *("exposed_comm_s", "communication_s", "host_wait_s", "bubble_s", "idle_s"),
     )
     memory, expected = results["memory_GiB"], result.expected
@@ -149,7 +173,9 @@ def _training_row(request: TrainRequest) -> dict[str, Cell]:
         "unit": result.plan.model.unit,
         "memory_GiB": memory["total"],
         "fits": not memory["capacity"] or memory["total"] <= memory["capacity"],
-        "expected_error_pct": round(expected.mean_abs_pct, 3) if expected is not None else None,
+        "expected_error_pct": round(expected.mean_abs_pct, 3)
+        if expected is not None
+        else None,
     }
 
 
@@ -183,7 +209,11 @@ def _text(value: Any) -> Value:
 
 def _integer_reader(low: int) -> Callable[[Any], Value]:
     def read(value: Any) -> Value:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value < MOST:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not low <= value < MOST
+        ):
             raise InputError(f"{value!r}: must be an integer of at least {low}")
         return value, value
 
@@ -236,7 +266,9 @@ def _env(value: Any) -> Value:
     if value is None or value == {}:
         return "", ()
     if not isinstance(value, dict):
-        raise InputError(f"{value!r}: must be a mapping of variables, such as {{NCCL_ALGO: Ring}}")
+        raise InputError(
+            f"{value!r}: must be a mapping of variables, such as {{NCCL_ALGO: Ring}}"
+        )
     result = parse_env_of({name: str(item) for name, item in value.items()})
     return " ".join(f"{name}={item}" for name, item in result), result
 
@@ -244,7 +276,9 @@ def _env(value: Any) -> Value:
 def _faults(value: Any) -> Value:
     several = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(item, str) for item in several):
-        raise InputError(f"{value!r}: must be a fault such as 'link gpu3:nvl5 down', or a list")
+        raise InputError(
+            f"{value!r}: must be a fault such as 'link gpu3:nvl5 down', or a list"
+        )
     return "; ".join(several), tuple(several)
 
 
@@ -313,7 +347,9 @@ FIELDS = {
 """Options that differ from the field of the request."""
 
 
-def _split(choice: Mapping[str, Any]) -> tuple[tuple[tuple[str, Cell], ...], dict[str, Any], Path]:
+def _split(
+    choice: Mapping[str, Any],
+) -> tuple[tuple[tuple[str, Cell], ...], dict[str, Any], Path]:
     """Return the displayed values, their meanings, and the folder of the grid."""
     axes = {name: value for name, value in choice.items() if name != "home"}
     cells = tuple((name, value[0]) for name, value in axes.items())
@@ -324,7 +360,9 @@ def _split(choice: Mapping[str, Any]) -> tuple[tuple[tuple[str, Cell], ...], dic
     )
 
 
-def _resolve_file(name: str, home: Path, shipped: Callable[[str], Path | None]) -> str:
+def _resolve_file(
+    name: str, home: Path, shipped: Callable[[str], Path | None]
+) -> str:
     """Return a name, or its path if it is a file in the folder of the grid."""
     path = home / name
     return str(path) if shipped(name) is None and path.is_file() else name
@@ -334,7 +372,9 @@ def run_point(choice: Mapping[str, Any]) -> SweepPoint:
     """Return the point of a collective; `choice` has a value of every option, and ``home``."""
     cells, meant, home = _split(choice)
     topology = _resolve_file(meant.pop("topology"), home, find_topology)
-    return SweepPoint("run", cells, requested(topology, **{"operation": "allreduce", **meant}))
+    return SweepPoint(
+        "run", cells, requested(topology, **{"operation": "allreduce", **meant})
+    )
 
 
 def train_point(choice: Mapping[str, Any]) -> SweepPoint:
@@ -346,9 +386,13 @@ def train_point(choice: Mapping[str, Any]) -> SweepPoint:
         for name in list(meant)
         if name.startswith(prefix)
     }
-    workload = load_workload(_resolve_file(meant.pop("workload"), home, find_workload), changes)
+    workload = load_workload(
+        _resolve_file(meant.pop("workload"), home, find_workload), changes
+    )
     topology = meant.pop("topology", None)
-    machine = None if topology is None else _resolve_file(topology, home, find_topology)
+    machine = (
+        None if topology is None else _resolve_file(topology, home, find_topology)
+    )
     return SweepPoint("train", cells, train_request(workload, machine, **meant))
 
 
@@ -406,7 +450,9 @@ def read_grid(path: str | os.PathLike[str]) -> SweepGrid:
             points.setdefault(point.name, point)
     problems.raise_if_any()
     if not points:
-        raise InputError(f"{where}: no runs defined; write run: {{topology: ..., size: [...]}}")
+        raise InputError(
+            f"{where}: no runs defined; write run: {{topology: ..., size: [...]}}"
+        )
     result = tuple(points.values())
     return SweepGrid(where, result, _varying_columns(result))
 
@@ -423,7 +469,10 @@ def _blocks(
             if isinstance(block, dict):
                 yield kind, at, block
             else:
-                problems.add(at, "must be a mapping of names and values, or of lists of values")
+                problems.add(
+                    at,
+                    "must be a mapping of names and values, or of lists of values",
+                )
 
 
 def _axes(
@@ -437,7 +486,9 @@ def _axes(
             axes |= _changes((*at, name), value, problems)
         elif name not in keys.words:
             words = [*keys.words, *(["change"] if kind == "train" else [])]
-            problems.add((*at, name), f"unknown key{did_you_mean(name, words)}", key=True)
+            problems.add(
+                (*at, name), f"unknown key{did_you_mean(name, words)}", key=True
+            )
         else:
             axes[name] = value if isinstance(value, list) else [value]
             if not axes[name]:
@@ -446,7 +497,11 @@ def _axes(
                 try:
                     axes[name][index] = keys.words[name](item)
                 except (ClusimError, ValueError) as error:
-                    place = (*at, name, index) if isinstance(value, list) else (*at, name)
+                    place = (
+                        (*at, name, index)
+                        if isinstance(value, list)
+                        else (*at, name)
+                    )
                     problems.add(place, str(error))
     for name in keys.needed - block.keys():
         problems.add(at, f"{name!r} is missing")
@@ -458,7 +513,9 @@ def _changes(
 ) -> dict[str, list[tuple[Cell, Any]]]:
     """Return the axes of changes of a workload, each value with its displayed form."""
     if not isinstance(changes, dict):
-        problems.add(at, "must be a mapping of keys of the workload, such as parallel.tensor")
+        problems.add(
+            at, "must be a mapping of keys of the workload, such as parallel.tensor"
+        )
         return {}
     result = {}
     for name, value in changes.items():
@@ -474,12 +531,16 @@ def _format_cell(value: Any) -> Cell:
     return value if isinstance(value, Cell) else json.dumps(value).replace('"', "")
 
 
-def _combine_axes(axes: dict[str, list[Any]], where: str) -> Iterator[dict[str, Any]]:
+def _combine_axes(
+    axes: dict[str, list[Any]], where: str
+) -> Iterator[dict[str, Any]]:
     count = 1
     for values in axes.values():
         count *= len(values)
     if count > MOST_POINTS:
-        raise InputError(f"{where}: {count:,} runs; at most {MOST_POINTS:,} in one grid")
+        raise InputError(
+            f"{where}: {count:,} runs; at most {MOST_POINTS:,} in one grid"
+        )
     for choice in product(*axes.values()):
         yield dict(zip(axes, choice, strict=True))
 
@@ -492,5 +553,7 @@ def _varying_columns(points: tuple[SweepPoint, ...]) -> tuple[str, ...]:
         for name in dict.fromkeys(name for columns in of_kind for name in columns):
             found_values[kind, name] = {columns.get(name) for columns in of_kind}
     return tuple(
-        dict.fromkeys(name for (_, name), values in found_values.items() if len(values) > 1)
+        dict.fromkeys(
+            name for (_, name), values in found_values.items() if len(values) > 1
+        )
     )

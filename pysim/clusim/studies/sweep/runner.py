@@ -129,7 +129,9 @@ def _lock_target(target: Path) -> Lock:
             f"{target}: another sweep (process {error.holder}) writes it; wait, or choose another file"
         ) from None
     except OSError as error:
-        raise EnvironmentFailure(f"{target}.lock: cannot be written: {error.strerror}") from None
+        raise EnvironmentFailure(
+            f"{target}.lock: cannot be written: {error.strerror}"
+        ) from None
 
 
 def _answers(todo: Sequence[SweepPoint], spread: Workers | None) -> Iterator[Row]:
@@ -139,13 +141,16 @@ def _answers(todo: Sequence[SweepPoint], spread: Workers | None) -> Iterator[Row
         return
     remaining = iter(todo)
     waiting = {
-        spread.submit(answer_point, point) for point in islice(remaining, AHEAD * spread.count)
+        spread.submit(answer_point, point)
+        for point in islice(remaining, AHEAD * spread.count)
     }
     while waiting:
         for future in spread.done(waiting):
             waiting.remove(future)
             yield spread.outcome(future)
-            waiting |= {spread.submit(answer_point, point) for point in islice(remaining, 1)}
+            waiting |= {
+                spread.submit(answer_point, point) for point in islice(remaining, 1)
+            }
 
 
 class _SweepTable:
@@ -161,7 +166,9 @@ class _SweepTable:
         self._changed = bool(noted)
         for row in [*read_rows(target), *noted]:
             name = str(row["point"])
-            if name not in names or (still_true(row) and not (again and row.get("error"))):
+            if name not in names or (
+                still_true(row) and not (again and row.get("error"))
+            ):
                 self.found[name] = row
             else:
                 self.outdated += not still_true(row)

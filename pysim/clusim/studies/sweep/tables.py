@@ -50,7 +50,10 @@ def read_rows(path: Path) -> list[Row]:
         raise InputError(
             f"{path}: not a table of a sweep and would be replaced; choose another file"
         )
-    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+    return [
+        {name: value for name, value in row.items() if value is not None}
+        for row in rows
+    ]
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -65,7 +68,10 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
             parquet.write_table(pyarrow.table(columns), out, compression="zstd")
         return
     with replacing(path) as file, text_of(file) as text:
-        write_csv(text, [ordered, *([_cell(row.get(name)) for name in ordered] for row in rows)])
+        write_csv(
+            text,
+            [ordered, *([_cell(row.get(name)) for name in ordered] for row in rows)],
+        )
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -94,7 +100,8 @@ def _read_csv(path: Path) -> tuple[list[str], list[Row]]:
     reader = csv.DictReader(io.StringIO(read_text(path, strict=False), newline=""))
     try:
         rows = [
-            {str(name): _value(str(text or "")) for name, text in row.items()} for row in reader
+            {str(name): _value(str(text or "")) for name, text in row.items()}
+            for row in reader
         ]
     except csv.Error as error:
         raise InputError(

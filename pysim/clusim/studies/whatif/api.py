@@ -19,7 +19,13 @@ from clusim.nccl.launch import host_of
 from clusim.nccltests.api import full_request
 from clusim.nccltests.jobs import PerfKernel
 from clusim.nccltests.options import PerfOptions
-from clusim.nccltests.sweep import PerfPlace, Program, harness_of, row_request, sized_heads
+from clusim.nccltests.sweep import (
+    PerfPlace,
+    Program,
+    harness_of,
+    row_request,
+    sized_heads,
+)
 from clusim.replays import ReplayRequest, replay
 from clusim.replays.timing import HOST
 from clusim.report.comparison import wire_loads
@@ -76,7 +82,9 @@ class ChangedSystem:
         if self.what in ("p2p", "gpudirect") and not any(
             node.kind == "memory" for node in fabric.nodes
         ):
-            raise InputError(f"{self.words}: {fabric.name} has no host memory as another path")
+            raise InputError(
+                f"{self.words}: {fabric.name} has no host memory as another path"
+            )
         return acs_on(fabric) if "acs" in keys else replace(fabric, **keys)
 
 
@@ -120,16 +128,22 @@ def repair_fault(base: _Asked, text: str) -> _Asked | None:
         return None
     what = text.removesuffix(REPAIRED).strip()
     if not isinstance(base, Request | TrainRequest | ReplayRequest):
-        raise InputError(f"what-if {text}: not of nccl-tests; leave --fault out instead")
+        raise InputError(
+            f"what-if {text}: not of nccl-tests; leave --fault out instead"
+        )
     try:
         if not isinstance(base, ReplayRequest):
             return replace(base, setup=base.setup.repaired(what))
         if base.topology is None:
             raise InputError("set the system of the replay with --topology")
-        setup = Setup(base.topology, base.nodes, faults=tuple(base.faults)).repaired(what)
+        setup = Setup(base.topology, base.nodes, faults=tuple(base.faults)).repaired(
+            what
+        )
     except InputError as error:
         raise InputError(f"what-if {text}: {error}") from None
-    return replace(base, topology=setup.topology, nodes=setup.nodes, faults=setup.faults)
+    return replace(
+        base, topology=setup.topology, nodes=setup.nodes, faults=setup.faults
+    )
 
 
 @dataclass(frozen=True)
@@ -181,7 +195,9 @@ def what_if(
     texts = list(changes)
     for name, change in texts:
         if not isinstance(change, CHANGES) and type(change) is not type(base):
-            raise InputError(f"what-if {name}: must be of the same kind as the baseline")
+            raise InputError(
+                f"what-if {name}: must be of the same kind as the baseline"
+            )
         _refuse_unknown(base, name, change)
     if isinstance(base, PerfRun):
         return _tests(base, texts, title, counted)
@@ -198,7 +214,11 @@ def what_if(
     return result
 
 
-_TIMES = {Request: KERNEL, ReplayRequest: "of the complete job", TrainRequest: "of the last step"}
+_TIMES = {
+    Request: KERNEL,
+    ReplayRequest: "of the complete job",
+    TrainRequest: "of the last step",
+}
 
 
 def _setup(request: AnyAsked) -> Setup | None:
@@ -242,7 +262,9 @@ def _refuse_speed(base: AnyAsked, speed: AnyChange) -> None:
         raise InputError("set the system of the replay with --topology")
     moved = speed.machine(setup.fabric)
     if replace(setup, topology=moved, nodes=None).fabric is not moved:
-        raise InputError("a variable of the baseline contradicts it; remove the variable")
+        raise InputError(
+            "a variable of the baseline contradicts it; remove the variable"
+        )
 
 
 def _change_outcomes(
@@ -251,7 +273,11 @@ def _change_outcomes(
     """Return the outcomes of a change with the baseline's plan and re-planned, and notes on the plans."""
     if isinstance(change, CHANGES):
         speed = change
-        if isinstance(base, TrainRequest) and isinstance(speed, Speed) and speed.what in SPEEDS:
+        if (
+            isinstance(base, TrainRequest)
+            and isinstance(speed, Speed)
+            and speed.what in SPEEDS
+        ):
             work = faster(base.workload, speed.what, float(speed.factor))
             return _change_outcomes(base, planned, replace(base, workload=work))
         if isinstance(base, ReplayRequest) and isinstance(speed, Speed):
@@ -262,7 +288,9 @@ def _change_outcomes(
         change = _on(base, speed)
     held_outcome = _same_plan_outcome(base, planned, change)
     notes: list[str] = []
-    again = replace(change, replan=True) if isinstance(change, ReplayRequest) else change
+    again = (
+        replace(change, replan=True) if isinstance(change, ReplayRequest) else change
+    )
     replanned = _run_or_error(lambda: _run_outcome(again, None, notes))
     return held_outcome, replanned, tuple(notes)
 
@@ -275,12 +303,18 @@ def _faster_replay(
     base: ReplayRequest, speed: Speed
 ) -> tuple[ChangeOutcome, ChangeOutcome, tuple[str, ...]]:
     """Return the outcomes of a replay with a faster component, and notes on the plans."""
-    same = _run_or_error(lambda: _run_outcome(replace(base, faster=speed.words), None))
+    same = _run_or_error(
+        lambda: _run_outcome(replace(base, faster=speed.words), None)
+    )
     if speed.what in (*THINGS, HOST):
         return same, same, (SAME_PLAN,)
     moved = _on(base, speed)
     assert isinstance(moved, ReplayRequest)
-    return same, _run_or_error(lambda: _run_outcome(replace(moved, replan=True), None)), ()
+    return (
+        same,
+        _run_or_error(lambda: _run_outcome(replace(moved, replan=True), None)),
+        (),
+    )
 
 
 def _on(base: AnyAsked, speed: AnyChange) -> AnyAsked:
@@ -292,7 +326,10 @@ def _on(base: AnyAsked, speed: AnyChange) -> AnyAsked:
     if isinstance(base, PerfRun):
         raise InputError("what-if: of a row of nccl-tests")
     return replace(
-        base, setup=replace(base.setup, topology=speed.machine(base.setup.fabric), nodes=None)
+        base,
+        setup=replace(
+            base.setup, topology=speed.machine(base.setup.fabric), nodes=None
+        ),
     )
 
 
@@ -314,7 +351,11 @@ def _run_outcome(
         lines += step.notes
         # Wires of replicated blocks do not have a load.
         is_complete = isinstance(step, TrainingResult) and not step.fold.folded
-        loads = wire_loads(step.result) if isinstance(step, TrainingResult) and is_complete else {}
+        loads = (
+            wire_loads(step.result)
+            if isinstance(step, TrainingResult) and is_complete
+            else {}
+        )
         layout = _mesh(request, step.plan.mesh)
         return ChangeOutcome(step.step_ps[-1], layout, step.verdict, loads=loads)
     if isinstance(request, ReplayRequest):
@@ -329,20 +370,35 @@ def _run_outcome(
 def _mesh(request: TrainRequest, mesh: object) -> str:
     names = ("tensor", "context", "expert", "data", "pipeline")
     sizes = {name: int(getattr(mesh, name)) for name in names}
-    return ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "one GPU"
+    return (
+        ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+        or "one GPU"
+    )
 
 
-def _result(request: Request | ScheduleRequest | Plan, speed: Speed | None) -> Result:
+def _result(
+    request: Request | ScheduleRequest | Plan, speed: Speed | None
+) -> Result:
     job = job_of(request)
     return run_job(job if speed is None else speed.job(job), RunOptions())
 
 
 def _outcome(result: Result) -> ChangeOutcome:
     call = result.call
-    choice = f"{call.algorithm}, {call.protocol}, {call.channels} channels" if call else ""
-    busbw = result.busbw_GBps if call and call.size_bytes and result.has_bandwidth else None
+    choice = (
+        f"{call.algorithm}, {call.protocol}, {call.channels} channels"
+        if call
+        else ""
+    )
+    busbw = (
+        result.busbw_GBps
+        if call and call.size_bytes and result.has_bandwidth
+        else None
+    )
     loads = wire_loads(result)
-    return ChangeOutcome(result.time_ps, choice, result.verdict, busbw_GBps=busbw, loads=loads)
+    return ChangeOutcome(
+        result.time_ps, choice, result.verdict, busbw_GBps=busbw, loads=loads
+    )
 
 
 def _same_plan_outcome(
@@ -356,7 +412,10 @@ def _same_plan_outcome(
             nodes=change.setup.nodes,
             faults=change.setup.faults,
         )
-        if replace(change, setup=machine) != change or replace(base, setup=machine) != change:
+        if (
+            replace(change, setup=machine) != change
+            or replace(base, setup=machine) != change
+        ):
             return None
         assert isinstance(planned, Plan)
         schedule = replace(base.of(planned.schedule), setup=machine)
@@ -369,7 +428,9 @@ def _same_plan_outcome(
         moved = replace(base, setup=change.setup)
         if base.estimate or moved != change or not _same_mesh(base, change):
             return None
-        return _run_or_error(lambda: _run_outcome(replace(change, held=base.setup), None))
+        return _run_or_error(
+            lambda: _run_outcome(replace(change, held=base.setup), None)
+        )
     return None
 
 
@@ -379,7 +440,10 @@ def _same_mesh(base: TrainRequest, change: TrainRequest) -> bool:
     The row of a change reports such an error.
     """
     with suppress(ClusimError):
-        plans = [make_plan(request.workload, request.setup.known) for request in (base, change)]
+        plans = [
+            make_plan(request.workload, request.setup.known)
+            for request in (base, change)
+        ]
         return plans[0].mesh == plans[1].mesh
     return False
 
@@ -397,9 +461,13 @@ def _tests(
         size = format_size(head[0])
         row = row_request(base.where, base.test, base.options, head)
         first = _test_outcome(base, _iterations(row))
-        result.baseline.append(BaselineRun(size, first, base.where.setup.said(None, ())))
+        result.baseline.append(
+            BaselineRun(size, first, base.where.setup.said(None, ()))
+        )
         for name, change in requests:
-            result.rows.append(replace(_test_row(base, head, first, (name, change)), of=size))
+            result.rows.append(
+                replace(_test_row(base, head, first, (name, change)), of=size)
+            )
         if counted is not None:
             counted(number + 1, len(heads))
     return result
@@ -417,14 +485,21 @@ def _test_row(
         speed = change
         if isinstance(speed, Speed) and not speed.of_links:
             same_plan = _run_or_error(lambda: _test_outcome(base, plans, speed))
-            return ChangeRow(name, first, same_plan, same_plan, notes=("no plan looks at it",))
+            return ChangeRow(
+                name, first, same_plan, same_plan, notes=("no plan looks at it",)
+            )
         setup = base.where.setup
         setup = replace(setup, topology=speed.machine(setup.fabric), nodes=None)
         change = replace(base, where=replace(base.where, setup=setup))
     assert isinstance(change, PerfRun)
     changed, original = change.where.setup, base.where.setup
     alike = (
-        replace(original, topology=changed.topology, nodes=changed.nodes, faults=changed.faults)
+        replace(
+            original,
+            topology=changed.topology,
+            nodes=changed.nodes,
+            faults=changed.faults,
+        )
         == changed
     )
     held_ = None
@@ -440,7 +515,11 @@ def _test_row(
 def _iterations(request: Request) -> tuple[ScheduleRequest, ...]:
     """Return the run of one kernel, and of several if their iterations overlap."""
     one = full_request(request)
-    return (one, full_request(request, ITERATIONS)) if request.operation in OVERLAPPING else (one,)
+    return (
+        (one, full_request(request, ITERATIONS))
+        if request.operation in OVERLAPPING
+        else (one,)
+    )
 
 
 def _test_outcome(

@@ -110,7 +110,10 @@ class ChangeRow(JsonObject):
         if self.held.cause != self.planned.cause:
             lines.append(f"same plan: {self.held.cause}")
         planned = not self.planned.error and self.planned.time_ps
-        if planned and self.planned.time_ps < self.baseline.time_ps <= self.held.time_ps:
+        if (
+            planned
+            and self.planned.time_ps < self.baseline.time_ps <= self.held.time_ps
+        ):
             lines.append(
                 f"faster only by its plan, {self.planned.plan} instead of {self.baseline.plan}:"
                 f" with the plan held it is {_ratio(self.held, self.baseline)}"
@@ -145,11 +148,21 @@ class WhatIf(JsonObject):
         for run in self.baseline:
             of, base = run.of, run.outcome
             table.append((of, "baseline", "", _time(base), base.plan))
-            notes.append([_bottleneck(base), *(f"note: {note}" for note in run.notes)])
+            notes.append(
+                [_bottleneck(base), *(f"note: {note}" for note in run.notes)]
+            )
             for row in (row for row in self.rows if row.of == of):
                 same_plan = NONE if row.held is None else _against(row.held, base)
                 planned = row.planned
-                table.append((of, row.change, same_plan, _against(planned, base), planned.plan))
+                table.append(
+                    (
+                        of,
+                        row.change,
+                        same_plan,
+                        _against(planned, base),
+                        planned.plan,
+                    )
+                )
                 notes.append([_bottleneck(planned), *row.note_lines()])
         lines = [self.title, f"  times: {self.times}", ""]
         of = "  {:<..}" if any(cells[0] for cells in table) else "{}"
@@ -165,11 +178,16 @@ class WhatIf(JsonObject):
             of, base = run.of, run.outcome
             runs = [
                 _compare_outcomes(
-                    "baseline", base, None, tuple(f"note: {note}" for note in run.notes)
+                    "baseline",
+                    base,
+                    None,
+                    tuple(f"note: {note}" for note in run.notes),
                 )
             ]
             runs += [
-                _compare_outcomes(row.change, row.planned, row.held, tuple(row.note_lines()))
+                _compare_outcomes(
+                    row.change, row.planned, row.held, tuple(row.note_lines())
+                )
                 for row in self.rows
                 if row.of == of
             ]
@@ -178,9 +196,14 @@ class WhatIf(JsonObject):
 
 
 def _compare_outcomes(
-    name: str, outcome: ChangeOutcome, same_plan: ChangeOutcome | None, notes: tuple[str, ...]
+    name: str,
+    outcome: ChangeOutcome,
+    same_plan: ChangeOutcome | None,
+    notes: tuple[str, ...],
 ) -> Compared:
-    held_ps = same_plan.time_ps if same_plan is not None and not same_plan.error else None
+    held_ps = (
+        same_plan.time_ps if same_plan is not None and not same_plan.error else None
+    )
     facts = {"Plan": outcome.plan}
     notes = (outcome.cause, *notes) if outcome.error else notes
     return Compared(
@@ -215,4 +238,8 @@ def _ratio(outcome: ChangeOutcome, base: ChangeOutcome) -> str:
 
 
 def _against(outcome: ChangeOutcome, base: ChangeOutcome) -> str:
-    return NONE if outcome.error else f"{format_time(outcome.time_ps)} {_ratio(outcome, base)}"
+    return (
+        NONE
+        if outcome.error
+        else f"{format_time(outcome.time_ps)} {_ratio(outcome, base)}"
+    )

@@ -44,7 +44,9 @@ def report_lines(report: CollectiveReport, *, worst: int = 10) -> list[str]:
         ClassLine(group_title(group), group_points)
         for group, group_points in report.by_group().items()
     ]
-    lines += _table(ClassTable("Groups", "All rows; * has calibration rows.", groups))
+    lines += _table(
+        ClassTable("Groups", "All rows; * has calibration rows.", groups)
+    )
     lines += ["", "worst rows: measured -> predicted"]
     lines += [point_line(point) for point in report.worst(worst)]
     lines += ["", "expected and found errors, without calibration rows"]
@@ -53,7 +55,9 @@ def report_lines(report: CollectiveReport, *, worst: int = 10) -> list[str]:
 
 
 def _table(table: ClassTable) -> list[str]:
-    regimes = text_table(" " * NAME + "{:>18}" * len(REGIMES), [list(REGIME_TITLES.values())])
+    regimes = text_table(
+        " " * NAME + "{:>18}" * len(REGIMES), [list(REGIME_TITLES.values())]
+    )
     rows = [("", *("n", "median", "bias") * len(REGIMES)), *map(_line, table.lines)]
     layout = f"{{:<{NAME}}}" + "{:>5}{:>7.1f}{:>+6.1f}" * len(REGIMES) + "{}"
     title = table.title + (f": {table.text}" if table.text else "")
@@ -61,7 +65,11 @@ def _table(table: ClassTable) -> list[str]:
 
 
 def _line(line: ClassLine) -> tuple[Any, ...]:
-    name = line.name if len(line.name) <= NAME else f"{line.name[: NAME - 18]}...{line.name[-15:]}"
+    name = (
+        line.name
+        if len(line.name) <= NAME
+        else f"{line.name[: NAME - 18]}...{line.name[-15:]}"
+    )
     figures = [
         cell
         for errors_of_regime in statistics(line.points).values()
@@ -155,7 +163,10 @@ _HEAD = [
 
 
 def write_page(
-    report: CollectiveReport, page: Path, command: str, plots: Sequence[tuple[str, Path]] = ()
+    report: CollectiveReport,
+    page: Path,
+    command: str,
+    plots: Sequence[tuple[str, Path]] = (),
 ) -> None:
     """Write the page.
 
@@ -166,18 +177,29 @@ def write_page(
     plots : sequence of (str, Path)
         Captions and files of figures.
     """
-    write_text(page, page_text(report, command, [(name, _link(page, to)) for name, to in plots]))
+    write_text(
+        page,
+        page_text(report, command, [(name, _link(page, to)) for name, to in plots]),
+    )
 
 
 def _link(page: Path, target: Path) -> str:
-    return quote(Path(path.relpath(target.resolve(), page.resolve().parent)).as_posix())
+    return quote(
+        Path(path.relpath(target.resolve(), page.resolve().parent)).as_posix()
+    )
 
 
-def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str, str]] = ()) -> str:
+def page_text(
+    report: CollectiveReport, command: str, plots: Sequence[tuple[str, str]] = ()
+) -> str:
     """Return the page; `plots` are captions and links of figures."""
     systems, *tables = class_tables(report.points)
     n, omitted = len(report.points), len(report.unpredicted) + report.skipped
-    about: dict[str, object] = {"command": command, "granularity": report.granularity, **made_at()}
+    about: dict[str, object] = {
+        "command": command,
+        "granularity": report.granularity,
+        **made_at(),
+    }
     campaigns = [Campaign(*row) for row in report.campaigns()]
     one, several = (Scale.of(campaigns, place).limits for place in (ONE, SEVERAL))
     about |= {"predicted": n, "rows": n + omitted, "one": one, "several": several}
@@ -185,22 +207,34 @@ def page_text(report: CollectiveReport, command: str, plots: Sequence[tuple[str,
     blocks += [_section(table) for table in tables]
     blocks.append(_figures_of(report.points))
     if plots:
-        images = [f"![{plain(name)}: measured and predicted]({link})" for name, link in plots]
+        images = [
+            f"![{plain(name)}: measured and predicted]({link})"
+            for name, link in plots
+        ]
         caption = "Time over size: dots are measured, lines predicted."
         blocks.append("\n".join(["## Curves", "", caption, "", *images]) + "\n")
     groups = [
         ClassLine(group_title(group), group_points)
         for group, group_points in report.by_group().items()
     ]
-    blocks.append(_section(ClassTable("Every group of rows", "All rows, calibration too.", groups)))
+    blocks.append(
+        _section(
+            ClassTable("Every group of rows", "All rows, calibration too.", groups)
+        )
+    )
     lines = [f"- {plain(line)}" for line in report.remarks(paths=False)]
-    blocks.append("\n".join(["## Assumptions, and rows without a prediction", "", *lines]) + "\n")
+    blocks.append(
+        "\n".join(["## Assumptions, and rows without a prediction", "", *lines])
+        + "\n"
+    )
     return "\n".join(blocks)
 
 
 def _overview(table: ClassTable) -> str:
     """Return the systems: a line per system, place and standing."""
-    lines = [f"| system | nodes | rows are | {' | '.join(REGIME_TITLES.values())} | sources |"]
+    lines = [
+        f"| system | nodes | rows are | {' | '.join(REGIME_TITLES.values())} | sources |"
+    ]
     lines.append("|---" * 7 + "|")
     for line in table.lines:
         system, place, kind = (plain(word) for word in line.name.rsplit(", ", 2))

@@ -116,7 +116,14 @@ class Against(JsonObject):
     """
 
     KEYS = (
-        *("path=curve.path", "rows", "found_errors", "misfit_pct", "hypotheses", "dropped=refuted"),
+        *(
+            "path=curve.path",
+            "rows",
+            "found_errors",
+            "misfit_pct",
+            "hypotheses",
+            "dropped=refuted",
+        ),
         *("unfinished=omitted_part", "not_simulated", "notes=curve.notes"),
     )
 
@@ -127,7 +134,9 @@ class Against(JsonObject):
     @property
     def measured_us(self) -> dict[int, float]:
         """Return the measured time of every selected size [us]."""
-        return {size: self.curve.times_us[size] for size in self.table.options.listed}
+        return {
+            size: self.curve.times_us[size] for size in self.table.options.listed
+        }
 
     @property
     def predicted_us(self) -> dict[int, float]:
@@ -207,7 +216,9 @@ class Against(JsonObject):
             )
             return
         sizes = ", ".join(map(format_size, self.found.sizes)) or "no size"
-        yield from hypothesis_lines(self.hypotheses, self.found, self.misfit_pct, sizes)
+        yield from hypothesis_lines(
+            self.hypotheses, self.found, self.misfit_pct, sizes
+        )
 
 
 def hypothesis_lines(
@@ -257,7 +268,9 @@ def _judgement(closer: Sequence[RankedCause], unchanged_pct: float) -> Iterator[
         yield f"  none explains the measurement: the best leaves {least_pct:.1f}% of deviation"
         return
     close_titles = [
-        cause.titles[0] for cause in closer[1:] if cause.misfit_pct - least_pct < APART_PCT
+        cause.titles[0]
+        for cause in closer[1:]
+        if cause.misfit_pct - least_pct < APART_PCT
     ]
     if close_titles:
         yield from wrap_line(
@@ -286,14 +299,18 @@ def head_lines(curve: MeasuredCurve, table: Table) -> Iterator[str]:
         )
     yield f"{table.test.binary} on {setup.name}, {setup.num_ranks} GPUs: {curve.path}"
     yield ""
-    yield from text_table(_LAYOUT, [("size", "measured", "predicted", "error", "algorithm")])
+    yield from text_table(
+        _LAYOUT, [("size", "measured", "predicted", "error", "algorithm")]
+    )
 
 
 def row_of(curve: MeasuredCurve, line: PerfLine) -> AgainstRow:
     """Return the row of a predicted size."""
     measured_us, predicted_us = curve.times_us[line.size], line.halves[0].time_us
     error_pct = round(100 * (predicted_us / measured_us - 1), 2)
-    return AgainstRow(line.size, measured_us, round(predicted_us, 3), error_pct, line.algorithm)
+    return AgainstRow(
+        line.size, measured_us, round(predicted_us, 3), error_pct, line.algorithm
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,26 +337,36 @@ def deviation_of(
     measured_us: Mapping[int, float], predicted_us: Mapping[int, float]
 ) -> Deviation | None:
     """Return the deviation of a curve; None if the median of no regime of sizes deviates."""
-    ratios = {size: us / predicted_us[size] for size, us in sorted(measured_us.items())}
-    agreeing = [size for size, ratio in ratios.items() if 1 / DEVIATING <= ratio <= DEVIATING]
+    ratios = {
+        size: us / predicted_us[size] for size, us in sorted(measured_us.items())
+    }
+    agreeing = [
+        size for size, ratio in ratios.items() if 1 / DEVIATING <= ratio <= DEVIATING
+    ]
     deviating: list[int] = []
     controls: list[int] = []
     slow = False
     for low, high in REGIMES.values():
-        regime = {size: ratio for size, ratio in ratios.items() if low <= size < high}
+        regime = {
+            size: ratio for size, ratio in ratios.items() if low <= size < high
+        }
         middle = median(regime.values()) if regime else 1.0
         alike = [size for size in agreeing if size in regime]
         if 1 / DEVIATING <= middle <= DEVIATING:
             controls += sorted(alike, key=lambda size: abs(log(ratios[size])))[:1]
             continue
         slow |= middle > 1
-        sizes = [size for size, ratio in regime.items() if (ratio > 1) == (middle > 1)]
+        sizes = [
+            size for size, ratio in regime.items() if (ratio > 1) == (middle > 1)
+        ]
         sizes = [size for size in sizes if size not in alike]
         deviating += (sizes[0], sizes[len(sizes) // 2])
         controls += [size for size in agreeing if size < sizes[0]][-1:]
     if not deviating:
         return None
-    return Deviation(tuple(sorted({*deviating, *controls})), frozenset(controls), slow)
+    return Deviation(
+        tuple(sorted({*deviating, *controls})), frozenset(controls), slow
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +388,9 @@ class Search:
     limit_ps: int | None = None
 
 
-def compare(curve: MeasuredCurve, table: Table, search: Search = Search()) -> Against:
+def compare(
+    curve: MeasuredCurve, table: Table, search: Search = Search()
+) -> Against:
     """Compare a curve with the prediction of all its sizes; if it deviates, rank the hypotheses.
 
     Raises

@@ -43,7 +43,9 @@ class TimeSpan:
     def wider(self, times_us: Iterable[float], why: str) -> TimeSpan:
         """Return the span extended by more times, for another reason."""
         times = [self.low_us, self.high_us, *times_us]
-        return TimeSpan(min(times), max(times), f"{self.why} and {why}" if self.why else why)
+        return TimeSpan(
+            min(times), max(times), f"{self.why} and {why}" if self.why else why
+        )
 
 
 def launches(group: CurveGroup) -> list[Launch]:
@@ -51,11 +53,18 @@ def launches(group: CurveGroup) -> list[Launch]:
     if group.launch_known:
         return [group.launch]
     graph, has = group.cuda_graph, group.per_node
-    result = [Launch(has, graph), Launch(1, graph, threads=has), Launch(1, graph), Launch(1, True)]
+    result = [
+        Launch(has, graph),
+        Launch(1, graph, threads=has),
+        Launch(1, graph),
+        Launch(1, True),
+    ]
     return list(dict.fromkeys([group.launch, *result]))
 
 
-def times_us(row: Row, host: Host, operation: str, kernel: PerfKernel) -> list[float]:
+def times_us(
+    row: Row, host: Host, operation: str, kernel: PerfKernel
+) -> list[float]:
     """Return the reported time of a kernel for every possible launch of the row [us]."""
     return [
         replace(row.harness, launch=launch).time_ps(host, operation, kernel) / 1e6
@@ -63,7 +72,9 @@ def times_us(row: Row, host: Host, operation: str, kernel: PerfKernel) -> list[f
     ]
 
 
-def launch_span(row: Row, host: Host, operation: str, kernel: PerfKernel) -> TimeSpan | None:
+def launch_span(
+    row: Row, host: Host, operation: str, kernel: PerfKernel
+) -> TimeSpan | None:
     """Return the span of a row's prediction over launches; None if its launch is known."""
     if row.group.launch_known:
         return None
@@ -106,7 +117,12 @@ class Point(Prediction, JsonObject):
     """
 
     KEYS = (
-        *("*row.group", "source=row.source", "iters=row.iters?", "size_bytes=row.size_bytes"),
+        *(
+            "*row.group",
+            "source=row.source",
+            "iters=row.iters?",
+            "size_bytes=row.size_bytes",
+        ),
         *("measured_us=row.time_us", "spread_pct=row.spread_pct?", "predicted_us"),
         *(
             "predicted_low_us",
@@ -163,7 +179,11 @@ class Point(Prediction, JsonObject):
     def launch_open(self) -> bool:
         """True if nccl-tests measured it with an unknown launch that changes the time."""
         group, span = self.row.group, self.span
-        if group.launch_known or group.harness not in ("", "nccl-tests") or span is None:
+        if (
+            group.launch_known
+            or group.harness not in ("", "nccl-tests")
+            or span is None
+        ):
             return False
         return span.high_us > LAUNCH_MATTERS * span.low_us
 
@@ -252,6 +272,8 @@ def regime_scores(points: Sequence[Point]) -> RegimeScores:
 def statistics(points: Sequence[Point]) -> dict[str, Score]:
     """Return the scores of every regime of size."""
     return {
-        name: score([point for point in points if low <= point.row.size_bytes < high])
+        name: score(
+            [point for point in points if low <= point.row.size_bytes < high]
+        )
         for name, (low, high) in REGIMES.items()
     }

@@ -64,10 +64,14 @@ class SimulatedCause:
 
 
 def misfit_pct(
-    measured_us: Mapping[int, float], simulated_us: Mapping[int, float], sizes: Sequence[int]
+    measured_us: Mapping[int, float],
+    simulated_us: Mapping[int, float],
+    sizes: Sequence[int],
 ) -> float:
     """Return the mean of ``|ln(measured / simulated)|`` as a percentage."""
-    return 100 * (exp(fmean(abs(log(measured_us[s] / simulated_us[s])) for s in sizes)) - 1)
+    return 100 * (
+        exp(fmean(abs(log(measured_us[s] / simulated_us[s])) for s in sizes)) - 1
+    )
 
 
 def rank_causes(
@@ -200,33 +204,57 @@ class CauseSearch:
                 remaining = self._keep_hypotheses(remaining, size)
 
     def _note(
-        self, item: Hypothesis, size: int, kernel: PerfKernel | Failure, base_us: float
+        self,
+        item: Hypothesis,
+        size: int,
+        kernel: PerfKernel | Failure,
+        base_us: float,
     ) -> None:
         """Keep the time of a hypothesis at a size, or the reason for its absence."""
         self._done += 1
         if self.progress is not None:
-            self.progress(self._done, max(self._done, len(self.possible) * len(self.sizes)))
+            self.progress(
+                self._done, max(self._done, len(self.possible) * len(self.sizes))
+            )
         if isinstance(kernel, Failure):
             self.times_us.pop(item.title, None)
-            if item.kind != CHOICE:  # NCCL ends with an error if a forced choice is impossible
+            if (
+                item.kind != CHOICE
+            ):  # NCCL ends with an error if a forced choice is impossible
                 self.failed[item.title] = kernel.reason
             return
         share = self._time_us(item.setup, kernel) / base_us
-        self.times_us.setdefault(item.title, {})[size] = share * self._predicted_us[size]
+        self.times_us.setdefault(item.title, {})[size] = (
+            share * self._predicted_us[size]
+        )
 
-    def _keep_hypotheses(self, remaining: list[Hypothesis], size: int) -> list[Hypothesis]:
+    def _keep_hypotheses(
+        self, remaining: list[Hypothesis], size: int
+    ) -> list[Hypothesis]:
         """Return the hypotheses that are simulated at further sizes, in their order."""
         simulated = [item for item in remaining if item.title in self.times_us]
         if self.measured_us is None:
             return simulated
         if size in self.agreeing:
             time_us = self.measured_us[size]
-            ratios = {item.title: self.times_us[item.title][size] / time_us for item in simulated}
-            titles = {title for title, ratio in ratios.items() if 1 / REFUTED < ratio < REFUTED}
+            ratios = {
+                item.title: self.times_us[item.title][size] / time_us
+                for item in simulated
+            }
+            titles = {
+                title
+                for title, ratio in ratios.items()
+                if 1 / REFUTED < ratio < REFUTED
+            }
         else:
             by_misfit = sorted(simulated, key=self._misfit_pct)
-            titles = {item.title for item in by_misfit[: max(LEAST_KEPT, len(simulated) // 2)]}
-        self.dropped += [item.title for item in simulated if item.title not in titles]
+            titles = {
+                item.title
+                for item in by_misfit[: max(LEAST_KEPT, len(simulated) // 2)]
+            }
+        self.dropped += [
+            item.title for item in simulated if item.title not in titles
+        ]
         return [item for item in simulated if item.title in titles]
 
     def _misfit_pct(self, item: Hypothesis) -> float:
@@ -236,7 +264,9 @@ class CauseSearch:
 
     def _complete_causes(self) -> list[SimulatedCause]:
         """Return the causes with times at all completed sizes, by misfit; equal causes are merged."""
-        unchanged = SimulatedCause((), "", {s: self._predicted_us[s] for s in self.complete})
+        unchanged = SimulatedCause(
+            (), "", {s: self._predicted_us[s] for s in self.complete}
+        )
         complete = []
         for item in self.possible if self.complete else ():
             times_us = self.times_us.get(item.title, {})
@@ -244,7 +274,11 @@ class CauseSearch:
                 times = {size: times_us[size] for size in self.complete}
                 complete.append(SimulatedCause((item.title,), item.change, times))
         causes = merge_causes(unchanged, complete)
-        return causes if self.measured_us is None else list(rank_causes(causes, self.measured_us))
+        return (
+            causes
+            if self.measured_us is None
+            else list(rank_causes(causes, self.measured_us))
+        )
 
     @cached_property
     def _predicted_us(self) -> Times:
@@ -253,7 +287,10 @@ class CauseSearch:
     @cached_property
     def _heads(self) -> dict[int, tuple[int, int, str, str]]:
         lines = self.table.lines
-        return {line.size: (line.size, line.count, line.type, line.redop) for line in lines}
+        return {
+            line.size: (line.size, line.count, line.type, line.redop)
+            for line in lines
+        }
 
     def _quick(self, setup: Setup, size: int) -> Request:
         where = replace(self.table.where, setup=setup)
@@ -273,11 +310,16 @@ def merge_causes(
     """Return causes that differ from the unchanged system; causes with equal times are one."""
     result = [unchanged]
     for cause in causes:
-        equal = next((n for n, o in enumerate(result) if _same(cause.times_us, o.times_us)), None)
+        equal = next(
+            (n for n, o in enumerate(result) if _same(cause.times_us, o.times_us)),
+            None,
+        )
         if equal is None:
             result.append(cause)
         else:
-            result[equal] = replace(result[equal], titles=(*result[equal].titles, *cause.titles))
+            result[equal] = replace(
+                result[equal], titles=(*result[equal].titles, *cause.titles)
+            )
     return result[1:]
 
 

@@ -76,7 +76,9 @@ class ClassTable(JsonObject):
 
 def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
     """Return the row sets of the points, each with the sources of the parameters calibrated."""
-    names = dict.fromkeys(name for point in points for name in point.calibration_sets)
+    names = dict.fromkeys(
+        name for point in points for name in point.calibration_sets
+    )
     result: dict[str, list[str]] = {name: [] for name in ROW_SETS if name in names}
     for figure in all_figures():
         for name in figure.rows:
@@ -87,7 +89,10 @@ def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:
 
 _CLASSES: dict[str, tuple[str, Callable[[Point], str]]] = {
     "collective": ("", lambda p: p.row.group.collective),
-    "algorithm and protocol": ("As they ran; P2P are sends and receives.", lambda p: p.executed),
+    "algorithm and protocol": (
+        "As they ran; P2P are sends and receives.",
+        lambda p: p.executed,
+    ),
     "method of simulation": (
         "Followed: extrapolated from runs of fewer nodes or smaller sizes.",
         lambda p: "followed" if p.followed else "simulated in full",
@@ -99,7 +104,9 @@ _CLASSES: dict[str, tuple[str, Callable[[Point], str]]] = {
 def class_tables(points: Sequence[Point]) -> list[ClassTable]:
     """Return the tables of a validation, the systems first, without empty ones."""
     reasons = standings(points)
-    held_out = [point for point in points if reasons[point] in (INDEPENDENT, SAME_SOURCE)]
+    held_out = [
+        point for point in points if reasons[point] in (INDEPENDENT, SAME_SOURCE)
+    ]
     tables = [
         _systems(points, reasons),
         _left_out(points, reasons),
@@ -115,7 +122,9 @@ def class_tables(points: Sequence[Point]) -> list[ClassTable]:
     return [table for table in tables if table.lines]
 
 
-def _class_lines(points: Sequence[Point], key: Callable[[Point], str]) -> list[ClassLine]:
+def _class_lines(
+    points: Sequence[Point], key: Callable[[Point], str]
+) -> list[ClassLine]:
     """Return a line for every class, separately for one node and for several."""
     return [
         ClassLine(f"{name}, {place}", some)
@@ -131,15 +140,23 @@ def _sources(points: Sequence[Point]) -> str:
 def _systems(points: Sequence[Point], reasons: dict[Point, str]) -> ClassTable:
     """Return the rows of every system by standing, with their sources."""
     lines = []
-    for name, some in by(points, lambda p: f"{p.row.group.system}, {p.place}").items():
+    for name, some in by(
+        points, lambda p: f"{p.row.group.system}, {p.place}"
+    ).items():
         kinds = group_values((reasons[point], point) for point in some)
         for kind in (INDEPENDENT, SAME_SOURCE, CALIBRATION):
             if kind in kinds:
-                lines.append(ClassLine(f"{name}, {kind}", kinds[kind], _sources(kinds[kind])))
+                lines.append(
+                    ClassLine(f"{name}, {kind}", kinds[kind], _sources(kinds[kind]))
+                )
         excluded = [point for kind in EXCLUDED for point in kinds.get(kind, ())]
         if excluded:
             why = ", ".join(kind for kind in EXCLUDED if kind in kinds)
-            lines.append(ClassLine(f"{name}, excluded", excluded, f"{_sources(excluded)} ({why})"))
+            lines.append(
+                ClassLine(
+                    f"{name}, excluded", excluded, f"{_sources(excluded)} ({why})"
+                )
+            )
     return ClassTable(
         "Systems",
         f"{INDEPENDENT}: rows of a source that calibrated no parameter of the system. {SAME_SOURCE}: held-out rows of a"
@@ -172,7 +189,9 @@ def _counts(points: Sequence[Point], reasons: dict[Point, str]) -> ClassTable:
     """Return the rows of campaigns on several numbers of nodes, by number, if one of them was calibrated on."""
     lines = []
     some = [p for p in points if p.place == SEVERAL and reasons[p] not in EXCLUDED]
-    for name, campaign in by(some, lambda p: f"{p.row.group.system} ({p.row.campaign})").items():
+    for name, campaign in by(
+        some, lambda p: f"{p.row.group.system} ({p.row.campaign})"
+    ).items():
         counts = group_values((p.row.group.n_nodes, p) for p in campaign)
         fitted = {p.row.group.n_nodes for p in campaign if p.calibration_sets}
         if not fitted or len(counts) < 2:
@@ -190,7 +209,9 @@ def _counts(points: Sequence[Point], reasons: dict[Point, str]) -> ClassTable:
 def _excluded_rows(points: Sequence[Point], reasons: dict[Point, str]) -> ClassTable:
     """Return the rows by which no prediction can be judged, by reason and system."""
     some = [point for point in points if reasons[point] in EXCLUDED]
-    lines = _class_lines(some, lambda point: f"{reasons[point]}: {point.row.group.system}")
+    lines = _class_lines(
+        some, lambda point: f"{reasons[point]}: {point.row.group.system}"
+    )
     return ClassTable(
         "Excluded rows",
         f"{UNEVEN}: slower by 15% than one of the next three sizes. {LAUNCH}: no processes or threads. {PLAN}:"
@@ -209,7 +230,11 @@ def _launches(unknown: Sequence[Point]) -> ClassTable:
         "Held-out rows of an unknown launch",
         "The same rows for each possible launch.",
         [
-            ClassLine("the likeliest launch", unknown, f"{inside} measured times are in the span"),
+            ClassLine(
+                "the likeliest launch",
+                unknown,
+                f"{inside} measured times are in the span",
+            ),
             ClassLine("the shortest of all", [_at(point, 0) for point in unknown]),
             ClassLine("the longest of all", [_at(point, 1) for point in unknown]),
         ],

@@ -66,8 +66,16 @@ class Explained(JsonObject):
 
     KEYS = (
         *("where=point.row.where", "group", "size_bytes=point.row.size_bytes"),
-        *("measured_us=point.row.time_us", "spread_pct=point.row.spread_pct?", "predicted_us"),
-        *("error_pct=point.signed_pct", "ran=point.executed", "calibrated=point.calibration_sets"),
+        *(
+            "measured_us=point.row.time_us",
+            "spread_pct=point.row.spread_pct?",
+            "predicted_us",
+        ),
+        *(
+            "error_pct=point.signed_pct",
+            "ran=point.executed",
+            "calibrated=point.calibration_sets",
+        ),
         *("notes=point.notes", "terms"),
     )
 
@@ -97,7 +105,12 @@ class Explained(JsonObject):
             "",
         ]
         rows = [
-            (term.us, term.us / point.predicted_us if term.counted else "", term.part, term.what)
+            (
+                term.us,
+                term.us / point.predicted_us if term.counted else "",
+                term.part,
+                term.what,
+            )
             for term in self.terms
         ]
         lines += text_table("  {:>12,.3f} us {:>7.1%}  {:<9} {}", rows)
@@ -130,8 +143,17 @@ def explain_row(row: Row, granularity: str | int) -> Explained:
     kernel_us = result.time_ps / 1e6
     waits_us = point.predicted_us - launch_us - kernel_us
     terms = [
-        Term("launch", "from the end of a kernel to the start of the next on all GPUs", launch_us),
-        Term("host", "the host's thread for one iteration, ahead of the GPU", host_us, False),
+        Term(
+            "launch",
+            "from the end of a kernel to the start of the next on all GPUs",
+            launch_us,
+        ),
+        Term(
+            "host",
+            "the host's thread for one iteration, ahead of the GPU",
+            host_us,
+            False,
+        ),
     ]
     if abs(waits_us) > 1e-9:
         terms.append(
@@ -142,9 +164,7 @@ def explain_row(row: Row, granularity: str | int) -> Explained:
             )
         )
     if case.setup.num_ranks > MOST_RANKS:
-        reason = (
-            f"{result.time_ps / 1e6:.3f} us, of more than {MOST_RANKS} ranks: no time breakdown"
-        )
+        reason = f"{result.time_ps / 1e6:.3f} us, of more than {MOST_RANKS} ranks: no time breakdown"
         return Explained(point, [*terms, Term("followed", reason, kernel_us)])
     return Explained(point, [*terms, *_kernel_terms(case, kernel_us)])
 

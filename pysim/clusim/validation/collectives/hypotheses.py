@@ -72,11 +72,15 @@ def system_hypotheses(setup: Setup) -> Iterator[Hypothesis]:
     yield from _systems(setup)
 
 
-def _with_env(setup: Setup, title: str, kind: int, **env: str) -> Iterator[Hypothesis]:
+def _with_env(
+    setup: Setup, title: str, kind: int, **env: str
+) -> Iterator[Hypothesis]:
     """Yield a change of variables, unless one is already given."""
     if not env.keys() & dict(setup.env).keys():
         change = " ".join(f"--env {name}={value}" for name, value in env.items())
-        yield Hypothesis(title, change, replace(setup, env=(*setup.env, *env.items())), kind)
+        yield Hypothesis(
+            title, change, replace(setup, env=(*setup.env, *env.items())), kind
+        )
 
 
 def _without_variables(setup: Setup) -> Iterator[Hypothesis]:
@@ -84,7 +88,10 @@ def _without_variables(setup: Setup) -> Iterator[Hypothesis]:
     for name, value in setup.env:
         variables = tuple(item for item in setup.env if item[0] != name)
         yield Hypothesis(
-            f"{name} not set", f"no --env {name}={value}", replace(setup, env=variables), CHOICE
+            f"{name} not set",
+            f"no --env {name}={value}",
+            replace(setup, env=variables),
+            CHOICE,
         )
 
 
@@ -96,7 +103,9 @@ def _choices(setup: Setup, collective: Collective) -> Iterator[Hypothesis]:
         name = protocol.value
         yield from forced(f"{name} protocol forced", NCCL_PROTO=name)
     for algorithm in algorithms if len(algorithms) > 1 else ():
-        yield from forced(f"{algorithm.value} algorithm forced", NCCL_ALGO=algorithm.value)
+        yield from forced(
+            f"{algorithm.value} algorithm forced", NCCL_ALGO=algorithm.value
+        )
     yield from forced("LL128 disabled", NCCL_PROTO="^LL128")
     yield from forced("trees disabled", NCCL_ALGO="^Tree")
     yield from _with_env(setup, "NVLS disabled", VARIABLE, NCCL_NVLS_ENABLE="0")
@@ -108,24 +117,36 @@ def _choices(setup: Setup, collective: Collective) -> Iterator[Hypothesis]:
                 yield from forced(title, NCCL_ALGO=names[0], NCCL_PROTO=names[1])
 
 
-def _possible_algorithms(comm: Communicator, collective: Collective) -> list[Algorithm]:
+def _possible_algorithms(
+    comm: Communicator, collective: Collective
+) -> list[Algorithm]:
     """Return the algorithms that NCCL can choose for a collective."""
     return [
         algorithm
         for algorithm in ALGORITHMS
-        if any(comm.table.cost(collective, algorithm, p).bandwidth_GBps for p in PROTOCOLS)
+        if any(
+            comm.table.cost(collective, algorithm, p).bandwidth_GBps
+            for p in PROTOCOLS
+        )
     ]
 
 
 def _channels(setup: Setup, channels: int) -> Iterator[Hypothesis]:
     """Yield other numbers of channels, and of threads of a CTA."""
-    fewer = {"half of the channels": channels // 2, "a quarter of the channels": channels // 4}
+    fewer = {
+        "half of the channels": channels // 2,
+        "a quarter of the channels": channels // 4,
+    }
     for title, number in fewer.items():
         if number:
-            yield from _with_env(setup, title, VARIABLE, NCCL_MAX_NCHANNELS=str(number))
+            yield from _with_env(
+                setup, title, VARIABLE, NCCL_MAX_NCHANNELS=str(number)
+            )
     twice = str(2 * channels)
     if channels:
-        yield from _with_env(setup, "twice the channels", VARIABLE, NCCL_MIN_NCHANNELS=twice)
+        yield from _with_env(
+            setup, "twice the channels", VARIABLE, NCCL_MIN_NCHANNELS=twice
+        )
     for threads in THREADS:
         yield from _with_env(
             setup, f"{threads} threads per CTA", VARIABLE, NCCL_NTHREADS=str(threads)
@@ -148,8 +169,15 @@ def _variables(setup: Setup) -> Iterator[Hypothesis]:
 def _faults(setup: Setup) -> Iterator[Hypothesis]:
     """Yield failed and slow parts."""
     fabric = setup.fabric
-    gpu, nics = fabric.ranks[0], [node.name for node in fabric.nodes if node.kind == "nic"]
-    switches = [node.name for node in fabric.nodes if node.tier == "switch" and node.zone == 0]
+    gpu, nics = (
+        fabric.ranks[0],
+        [node.name for node in fabric.nodes if node.kind == "nic"],
+    )
+    switches = [
+        node.name
+        for node in fabric.nodes
+        if node.tier == "switch" and node.zone == 0
+    ]
     faults = {
         "one NVLink down": [f"link {gpu}:nvl1 down"],
         "one NVSwitch down": [f"plane {name} down" for name in switches[:1]],
@@ -159,8 +187,12 @@ def _faults(setup: Setup) -> Iterator[Hypothesis]:
     if fabric.num_zones > 1:
         faults |= {
             "one NIC down": [f"node {name} down" for name in nics[:1]],
-            "one NIC at half of its PCIe lanes": [f"lanes {name}:pcie 1/2" for name in nics[:1]],
-            "half of the NICs down": [f"node {name} down" for name in _every_second(fabric)],
+            "one NIC at half of its PCIe lanes": [
+                f"lanes {name}:pcie 1/2" for name in nics[:1]
+            ],
+            "half of the NICs down": [
+                f"node {name} down" for name in _every_second(fabric)
+            ],
         }
     for title, texts in faults.items():
         if texts:
@@ -176,17 +208,25 @@ def _systems(setup: Setup) -> Iterator[Hypothesis]:
     if setup.fabric.num_zones > 1:
         systems |= {
             ("NICs at their CPU", "nics rooted"): partial(rooted_nics, remote=False),
-            ("NICs at another CPU", "nics remote"): partial(rooted_nics, remote=True),
+            ("NICs at another CPU", "nics remote"): partial(
+                rooted_nics, remote=True
+            ),
         }
     for (title, change), changed_system in systems.items():
         with suppress(InputError):  # no such part
-            yield Hypothesis(title, change, setup.on(changed_system(setup.fabric)), SYSTEM)
+            yield Hypothesis(
+                title, change, setup.on(changed_system(setup.fabric)), SYSTEM
+            )
 
 
 def _every_second(fabric: Fabric) -> list[str]:
     """Return every second NIC of each node; empty for nodes with one."""
     result: list[str] = []
     for zone in range(fabric.num_zones):
-        names = [node.name for node in fabric.nodes if node.kind == "nic" and node.zone == zone]
+        names = [
+            node.name
+            for node in fabric.nodes
+            if node.kind == "nic" and node.zone == zone
+        ]
         result += names[1::2]
     return result

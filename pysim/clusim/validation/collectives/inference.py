@@ -75,7 +75,9 @@ class InferredSoftware:
     def fitting(self, *, fits: bool = True) -> list[str]:
         """Return the software that fits the curve, or that is excluded, oldest first."""
         limit = CLEAR * min(self.errors.values(), default=0.0)
-        names = [names for names, error in self.errors.items() if (error < limit) is fits]
+        names = [
+            names for names, error in self.errors.items() if (error < limit) is fits
+        ]
         return sorted((name for some in names for name in some), key=_order)
 
     def line(self) -> str:
@@ -88,7 +90,9 @@ class InferredSoftware:
         if not out:
             return f"{start}cannot be told, all known software fits within {CLEAR:g}x of {best}"
         worst = min(
-            error for error in self.errors.values() if error >= CLEAR * min(self.errors.values())
+            error
+            for error in self.errors.values()
+            if error >= CLEAR * min(self.errors.values())
         )
         return (
             f"{start}fits {', '.join(self.fitting())} (error of the shape {best});"
@@ -104,7 +108,8 @@ class InferredSoftware:
             "fits": self.fitting(),
             "excluded": self.fitting(fits=False),
             "errors_pct": {
-                ", ".join(names): round(100 * error, 2) for names, error in self.errors.items()
+                ", ".join(names): round(100 * error, 2)
+                for names, error in self.errors.items()
             },
             "why_not": self.why_not,
         }
@@ -113,7 +118,10 @@ class InferredSoftware:
 def _order(name: str) -> tuple[int, ...]:
     """Return the order of releases; ``<1.16`` is before ``1.16``."""
     text = name.rpartition(" ")[2]
-    return (*plugin_release(text.removeprefix("<")), 0 if text.startswith("<") else 1)
+    return (
+        *plugin_release(text.removeprefix("<")),
+        0 if text.startswith("<") else 1,
+    )
 
 
 def infer(
@@ -126,15 +134,21 @@ def infer(
     """Return the software of every curve without a release of NCCL or of its network plugin."""
     curves = {
         curve: _chosen(some)
-        for curve, some in group_values(((row.group, row.source), row) for row in rows).items()
+        for curve, some in group_values(
+            ((row.group, row.source), row) for row in rows
+        ).items()
     }
-    requests_of: dict[tuple[CurveGroup, str], dict[tuple[str, ...], list[Request]]] = {}
+    requests_of: dict[
+        tuple[CurveGroup, str], dict[tuple[str, ...], list[Request]]
+    ] = {}
     reasons: dict[tuple[CurveGroup, str], str] = {}
     for curve, some in curves.items():
         try:
             requests_of[curve] = _candidates(curve[0], some, granularity)
             if len(requests_of[curve]) < 2:
-                reasons[curve] = "known releases have the same plan, or its software is given"
+                reasons[curve] = (
+                    "known releases have the same plan, or its software is given"
+                )
         except ClusimError as error:
             reasons[curve] = str(error)
         if len(some) < FEWEST_SIZES:
@@ -150,7 +164,9 @@ def infer(
     result = []
     for curve, some in curves.items():
         errors: dict[tuple[str, ...], float] = {}
-        for names, requests in () if curve in reasons else requests_of[curve].items():
+        for names, requests in (
+            () if curve in reasons else requests_of[curve].items()
+        ):
             if (distance := _shape_error(some, requests, computed)) is not None:
                 errors[names] = distance
         why_not = reasons.get(curve, "" if errors else "no release runs all sizes")
@@ -174,7 +190,8 @@ def _candidates(
     if plugins:
         groups = {name: replace(group, plugin=name) for name in plugins}
         return {
-            (name,): _requests(its, operation, rows, granularity) for name, its in groups.items()
+            (name,): _requests(its, operation, rows, granularity)
+            for name, its in groups.items()
         }
     if group.nccl_version or group.release:
         return {}
@@ -194,16 +211,25 @@ def _requests(
     group: CurveGroup, operation: str, rows: Sequence[Row], granularity: str | int
 ) -> list[Request]:
     setup = setup_of(group)
-    return [Request(setup, operation, row.size_bytes, granularity=granularity) for row in rows]
+    return [
+        Request(setup, operation, row.size_bytes, granularity=granularity)
+        for row in rows
+    ]
 
 
 def _generations(group: CurveGroup) -> Iterator[str]:
     """Yield the generations of the network plugin of a curve on several nodes, if it is not given."""
     if group.n_nodes == 1 or group.plugin:
         return
-    nics = {node.nic.plugin for node in setup_of(group).fabric.nodes if node.nic is not None}
+    nics = {
+        node.nic.plugin
+        for node in setup_of(group).fabric.nodes
+        if node.nic is not None
+    }
     for transport in (TRANSPORTS[name] for name in sorted(nics)):
-        steps = sorted({*transport.since.values(), transport.mailbox} - {""}, key=plugin_release)
+        steps = sorted(
+            {*transport.since.values(), transport.mailbox} - {""}, key=plugin_release
+        )
         word = transport.title.split()[0]
         for index, step in enumerate(steps):
             if index == 0:
@@ -223,6 +249,8 @@ def _shape_error(
         if not isinstance(kernel, PerfKernel):
             return None
         host = kernel.host or host_of(case.setup.comm)
-        errors.append(log(times_us(row, host, case.operation, kernel)[0] / row.time_us))
+        errors.append(
+            log(times_us(row, host, case.operation, kernel)[0] / row.time_us)
+        )
     middle = median(errors)
     return fmean(abs(error - middle) for error in errors)

@@ -46,9 +46,13 @@ class MeasuredCurve:
         """Assumed properties of the measurement, and omitted rows."""
         notes = []
         if not self.gpus and not self.threads:
-            notes.append("launch not in the file: set by -g and -t, one process per GPU without")
+            notes.append(
+                "launch not in the file: set by -g and -t, one process per GPU without"
+            )
         if self.omitted:
-            kind = " ".join(word for word in (self.dtype, self.redop) if word != "none")
+            kind = " ".join(
+                word for word in (self.dtype, self.redop) if word != "none"
+            )
             notes.append(f"{self.omitted} rows omitted: not {kind} as the first row")
         return tuple(notes)
 
@@ -64,12 +68,16 @@ class MeasuredCurve:
         """
         steps = sorted(options.given & {"i", "f"})
         if steps:
-            raise InputError(f"-{steps[0]}: sizes are read from {self.path}; select with -b and -e")
+            raise InputError(
+                f"-{steps[0]}: sizes are read from {self.path}; select with -b and -e"
+            )
         min_size = options.minbytes if "b" in options.given else 0
         max_size = options.maxbytes if "e" in options.given else max(self.times_us)
         sizes = tuple(size for size in self.times_us if min_size <= size <= max_size)
         if not sizes:
-            raise InputError(f"{self.path}: no row from {min_size} to {max_size} bytes")
+            raise InputError(
+                f"{self.path}: no row from {min_size} to {max_size} bytes"
+            )
         missing = {
             "d": ("datatype", self.dtype),
             "o": ("op", self.redop if self.redop != "none" else ""),
@@ -97,9 +105,13 @@ def read_curve(path: str | Path, test: Program) -> MeasuredCurve:
     InputError
         The file has no row of the program.
     """
-    first_line = next((line for line in read_text(path, strict=False).splitlines() if line), "")
+    first_line = next(
+        (line for line in read_text(path, strict=False).splitlines() if line), ""
+    )
     if "," in first_line and "time_us" in first_line:
-        raise InputError(f"{path}: a CSV table; compare it with `clusim validate {path}`")
+        raise InputError(
+            f"{path}: a CSV table; compare it with `clusim validate {path}`"
+        )
     runs = [run for run in read_logs([str(path)]).runs if run.sizes]
     named = [run for run in runs if _may_be(run.collective(), test)]
     if not named:
@@ -120,15 +132,23 @@ def read_curve(path: str | Path, test: Program) -> MeasuredCurve:
             elif size > 0 and time_us > 0:
                 times.setdefault(size, []).append(float(time_us))
     if not times:
-        raise InputError(f"{path}: no row of {test.binary} with a size and a time above 0")
+        raise InputError(
+            f"{path}: no row of {test.binary} with a size and a time above 0"
+        )
     return MeasuredCurve(
         str(path),
         {size: median(some) for size, some in sorted(times.items())},
         *(first.types[0], first.ops[0]),
-        *(first.config.get("nGpus", 0), first.config.get("nThread", 0), first.n_ranks),
+        *(
+            first.config.get("nGpus", 0),
+            first.config.get("nThread", 0),
+            first.n_ranks,
+        ),
         omitted,
     )
 
 
 def _may_be(collective: str, test: Program) -> bool:
-    return test.name in (program_named(word).name for word in collective.split(" or ") if word)
+    return test.name in (
+        program_named(word).name for word in collective.split(" or ") if word
+    )

@@ -75,7 +75,13 @@ class CurveGroup(JsonObject):
             "channels?",
             "domains?",
         ),
-        *("nccl_version", "gpus_per_process?", "threads_per_process?", "harness?", "cuda_graph"),
+        *(
+            "nccl_version",
+            "gpus_per_process?",
+            "threads_per_process?",
+            "harness?",
+            "cuda_graph",
+        ),
         *("plugin", "environment", "release"),
     )
 
@@ -104,7 +110,10 @@ class CurveGroup(JsonObject):
     @property
     def launch_known(self) -> bool:
         """True if GPUs or threads per process are given, or the harness has only one launch."""
-        return bool(self.gpus_per_process or self.threads_per_process) or self.harness == "torch"
+        return (
+            bool(self.gpus_per_process or self.threads_per_process)
+            or self.harness == "torch"
+        )
 
     @property
     def launch(self) -> Launch:
@@ -115,7 +124,9 @@ class CurveGroup(JsonObject):
         """
         if self.launch_known:
             threads = max(1, self.threads_per_process)
-            return Launch(max(1, self.gpus_per_process), self.cuda_graph, threads=threads)
+            return Launch(
+                max(1, self.gpus_per_process), self.cuda_graph, threads=threads
+            )
         alone = self.n_nodes > 1 or self.harness != "nccl-tests"
         return Launch(1 if alone else self.per_node, self.cuda_graph)
 
@@ -124,10 +135,16 @@ class CurveGroup(JsonObject):
         """Return the unknown properties of the measurement, with their assumed values."""
         result = []
         if not self.nccl_version:
-            release_text = f"only known as {self.release}" if self.release else "not given"
-            result.append(f"release of NCCL {release_text}: {self.version or LATEST} assumed")
+            release_text = (
+                f"only known as {self.release}" if self.release else "not given"
+            )
+            result.append(
+                f"release of NCCL {release_text}: {self.version or LATEST} assumed"
+            )
         if "<" in self.plugin:
-            result.append(f"release of {self.plugin} not given: the newest below assumed")
+            result.append(
+                f"release of {self.plugin} not given: the newest below assumed"
+            )
         if not self.launch_known:
             gpus = self.launch.gpus_per_thread
             how = f"-g {gpus}" if gpus > 1 else "one process per GPU"
@@ -138,7 +155,11 @@ class CurveGroup(JsonObject):
     def releases(self) -> tuple[Version, Version] | None:
         """Return the oldest and newest possible release of NCCL; None is unknown."""
         oldest, _, newest = self.release.partition(" to ")
-        return (parse_version(oldest), parse_version(newest or oldest)) if self.release else None
+        return (
+            (parse_version(oldest), parse_version(newest or oldest))
+            if self.release
+            else None
+        )
 
     @property
     def version(self) -> str:
@@ -185,11 +206,16 @@ class CurveGroup(JsonObject):
     def env(self) -> tuple[tuple[str, str], ...]:
         """Return the environment, with the forced algorithm, protocol and channels, and the plugin's release."""
         algorithm, protocol = (
-            "" if word == "auto" else word for word in (self.algorithm, self.protocol)
+            "" if word == "auto" else word
+            for word in (self.algorithm, self.protocol)
         )
         named = tuple(parse_assignments(self.environment.split()).items())
         plugin = ((PLUGIN, self.plugin_release),) if self.plugin_release else ()
-        return (*named, *force_variables(algorithm, protocol, self.channels), *plugin)
+        return (
+            *named,
+            *force_variables(algorithm, protocol, self.channels),
+            *plugin,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +248,10 @@ class Row:
     @property
     def columns(self) -> dict[str, Any]:
         """Return the columns by which row sets select it."""
-        return asdict(self.group) | {"source": self.source, "size_bytes": self.size_bytes}
+        return asdict(self.group) | {
+            "source": self.source,
+            "size_bytes": self.size_bytes,
+        }
 
     @property
     def row_sets(self) -> tuple[str, ...]:
@@ -276,11 +305,17 @@ def _uneven(curve: Sequence[Row]) -> Iterator[Row]:
     sizes = sorted(by_size)
     times = [median(row.time_us for row in by_size[size]) for size in sizes]
     for at, size in enumerate(sizes):
-        if any(times[at] > SLOWER * later for later in times[at + 1 : at + 1 + SIZES]):
+        if any(
+            times[at] > SLOWER * later for later in times[at + 1 : at + 1 + SIZES]
+        ):
             yield from by_size[size]
 
 
-_WITHIN = {"n_gpus": (2, MOST_RANKS), "size_bytes": (0, MOST_COUNT), "iters": (1, MOST_ITERS)}
+_WITHIN = {
+    "n_gpus": (2, MOST_RANKS),
+    "size_bytes": (0, MOST_COUNT),
+    "iters": (1, MOST_ITERS),
+}
 """Least and largest number of a column; of the other integers 1 and `MOST_RANKS`."""
 
 _COLUMNS = {
@@ -316,8 +351,14 @@ def _row(cells: dict[str, str], where: str, infer: bool) -> Row:
         if cells.get(name)
     }
     if not values.get("time_us"):
-        raise InputError(f"{where}: time_us {cells['time_us'][:40]!r}: must be a time above 0")
-    curve = {item.name: values.pop(item.name) for item in fields(CurveGroup) if item.name in values}
+        raise InputError(
+            f"{where}: time_us {cells['time_us'][:40]!r}: must be a time above 0"
+        )
+    curve = {
+        item.name: values.pop(item.name)
+        for item in fields(CurveGroup)
+        if item.name in values
+    }
     return Row(
         CurveGroup(**curve),
         where=where,
@@ -343,7 +384,9 @@ def _value(name: str, kind: str, text: str, where: str) -> str | float:
     if name == "spread_pct":
         spread = real(text, 0, MOST_SPREAD_PCT)
         if spread is None:
-            raise InputError(f"{where}: spread_pct {text[:40]!r}: must be a number of at least 0")
+            raise InputError(
+                f"{where}: spread_pct {text[:40]!r}: must be a number of at least 0"
+            )
         return spread
     if name == "harness":
         try:
@@ -428,10 +471,16 @@ def _table_rows(path: str, system: str | None) -> list[Row]:
             harness="nccl-tests",
         )
         iters = run.config.get("iters", 0)
-        for size, time_us, line in zip(run.sizes, run.column("time"), run.row_lines, strict=True):
+        for size, time_us, line in zip(
+            run.sizes, run.column("time"), run.row_lines, strict=True
+        ):
             if not 0 < time_us <= MOST_TIME_US:
-                raise InputError(f"{path}:{line}: time {time_us:g} us: must be a time above 0")
-            rows.append(Row(group, size, float(time_us), path, f"{path}:{line}", iters))
+                raise InputError(
+                    f"{path}:{line}: time {time_us:g} us: must be a time above 0"
+                )
+            rows.append(
+                Row(group, size, float(time_us), path, f"{path}:{line}", iters)
+            )
     return rows
 
 

@@ -50,7 +50,9 @@ def other_releases(case: Request, setups: Iterable[Setup] = ()) -> list[Request]
     """
     keys = {way_key(case)}
     result = []
-    for setup in setups or [replace(case.setup, version=str(v)) for v in releases_of(case.setup)]:
+    for setup in setups or [
+        replace(case.setup, version=str(v)) for v in releases_of(case.setup)
+    ]:
         other = replace(case, setup=setup)
         try:
             plan_key = way_key(other)
@@ -90,17 +92,24 @@ class _Witness:
     cases: Mapping[Version, Request]
 
 
-def narrow_rows(rows: Sequence[Row], *, granularity: str | int, jobs: Jobs = None) -> list[Row]:
+def narrow_rows(
+    rows: Sequence[Row], *, granularity: str | int, jobs: Jobs = None
+) -> list[Row]:
     """Return the rows with narrowed ranges of releases, and a note on each narrowed row."""
     campaigns = group_values(
         ((row.group.system, row.campaign, row.group.release), row)
         for row in rows
         if row.group.release and not row.group.nccl_version
     )
-    ranges = {key: _narrow_campaign(some, granularity, jobs) for key, some in campaigns.items()}
+    ranges = {
+        key: _narrow_campaign(some, granularity, jobs)
+        for key, some in campaigns.items()
+    }
     result = []
     for row in rows:
-        range_, note = ranges.get((row.group.system, row.campaign, row.group.release), ("", ""))
+        range_, note = ranges.get(
+            (row.group.system, row.campaign, row.group.release), ("", "")
+        )
         if range_ and not row.group.nccl_version:
             group = replace(row.group, release=range_)
             row = replace(row, group=group, unused=(*row.unused, note))
@@ -108,7 +117,9 @@ def narrow_rows(rows: Sequence[Row], *, granularity: str | int, jobs: Jobs = Non
     return result
 
 
-def _narrow_campaign(rows: Sequence[Row], granularity: str | int, jobs: Jobs) -> tuple[str, str]:
+def _narrow_campaign(
+    rows: Sequence[Row], granularity: str | int, jobs: Jobs
+) -> tuple[str, str]:
     """Return the range of releases of a campaign without excluded ones, and a note; empty if none is excluded."""
     limits = rows[0].group.releases
     assert limits is not None
@@ -120,9 +131,15 @@ def _narrow_campaign(rows: Sequence[Row], granularity: str | int, jobs: Jobs) ->
         if (witness := _witness(row, limits, granularity)) is not None
     ]
     witnesses = candidates[:: -(-len(candidates) // WITNESSES)] if candidates else []
-    computed = kernels((case for item in witnesses for case in item.cases.values()), jobs=jobs)
+    computed = kernels(
+        (case for item in witnesses for case in item.cases.values()), jobs=jobs
+    )
     releases = sorted({v for item in witnesses for v in item.cases}, reverse=True)
-    errors = {v: error for v in releases if (error := _error(v, witnesses, computed)) is not None}
+    errors = {
+        v: error
+        for v in releases
+        if (error := _error(v, witnesses, computed)) is not None
+    }
     if limits[1] not in errors:
         return "", ""
     best = min(errors, key=lambda version: errors[version])
@@ -135,7 +152,9 @@ def _narrow_campaign(rows: Sequence[Row], granularity: str | int, jobs: Jobs) ->
     return f"{limits[0]} to {best}", note
 
 
-def _witness(row: Row, limits: tuple[Version, Version], granularity: str | int) -> _Witness | None:
+def _witness(
+    row: Row, limits: tuple[Version, Version], granularity: str | int
+) -> _Witness | None:
     """Return a row with its case for every possible release; None if all have the same plan."""
     try:
         setup = setup_of(row.group)

@@ -44,22 +44,33 @@ def with_releases(
             by_release = {
                 version: replace(setup, version=str(version))
                 for version in releases_of(setup)
-                if group.releases is None or group.releases[0] <= version <= group.releases[1]
+                if group.releases is None
+                or group.releases[0] <= version <= group.releases[1]
             }
             for point in points:
-                case = Request(setup, operation, point.row.size_bytes, granularity=granularity)
+                case = Request(
+                    setup, operation, point.row.size_bytes, granularity=granularity
+                )
                 further_cases[point] = other_releases(case, by_release.values())
     result = kernels(
-        (case for some in further_cases.values() for case in some), jobs=jobs, progress=progress
+        (case for some in further_cases.values() for case in some),
+        jobs=jobs,
+        progress=progress,
     )
     widened = {}
     for curve_points in report.by_group().values():
-        curve = {point: further_cases[point] for point in curve_points if point in further_cases}
+        curve = {
+            point: further_cases[point]
+            for point in curve_points
+            if point in further_cases
+        }
         out = ruled_out(curve, result)
         for point, cases in curve.items():
             remaining = [case for case in cases if case.setup.version not in out]
             widened[point] = _widen_point(point, remaining, result)
-    return replace(report, points=[widened.get(point, point) for point in report.points])
+    return replace(
+        report, points=[widened.get(point, point) for point in report.points]
+    )
 
 
 def _widen_point(point: Point, cases: Sequence[Request], computed: Kernels) -> Point:

@@ -38,7 +38,9 @@ class ShownSoftware:
         return f"{self.column} {self.value} inferred from {self.text!r}"
 
 
-def infer_columns(cells: Mapping[str, str], texts: Mapping[str, str]) -> list[ShownSoftware]:
+def infer_columns(
+    cells: Mapping[str, str], texts: Mapping[str, str]
+) -> list[ShownSoftware]:
     """Return the software in texts of a row for its blank cells.
 
     Parameters
@@ -68,7 +70,9 @@ def _find_properties(text: str, *, dated: bool) -> Iterator[ShownSoftware]:
             yield ShownSoftware("nccl_version", release, match[0])
     for match in _PLUGIN.finditer(text):
         yield ShownSoftware("plugin", f"{match[1].lower()} {match[2]}", match[0])
-    variables = [match[0] for match in _VARIABLE.finditer(text) if _is_obeyed(match[0])]
+    variables = [
+        match[0] for match in _VARIABLE.finditer(text) if _is_obeyed(match[0])
+    ]
     if variables:
         yield ShownSoftware("environment", " ".join(variables), ", ".join(variables))
     for match in _LAUNCH.finditer(text):
@@ -88,7 +92,11 @@ def release_of_date(month: str) -> str:
 
 def _of_rocm(text: str) -> str:
     """Return the release of RCCL in a ROCm; empty before the first with data."""
-    older = [release for release, rocm in RELEASES.items() if _numbers(rocm) <= _numbers(text)]
+    older = [
+        release
+        for release, rocm in RELEASES.items()
+        if _numbers(rocm) <= _numbers(text)
+    ]
     return older[-1] if older else ""
 
 

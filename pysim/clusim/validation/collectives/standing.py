@@ -31,7 +31,11 @@ from clusim.validation.collectives.systems import setup_of
 INDEPENDENT, SAME_SOURCE, CALIBRATION = "independent", "same source", "calibrated"
 """Standings: no parameter was calibrated on the source; one on other rows of the source; one on the row."""
 
-EXCLUDED = UNEVEN, LAUNCH, PLAN = "not monotone", "launch not given", "plan not known"
+EXCLUDED = UNEVEN, LAUNCH, PLAN = (
+    "not monotone",
+    "launch not given",
+    "plan not known",
+)
 """Standings of excluded rows."""
 
 _OWN = ("verbs", "sockets")
@@ -61,22 +65,32 @@ class _System:
             kind, _, number = name.partition(" ")
             if kind == "protocol" and protocol and f".{protocol}:" not in number:
                 continue
-            if kind == "kernels:" and words is not None and number.partition(" ")[0] not in words:
+            if (
+                kind == "kernels:"
+                and words is not None
+                and number.partition(" ")[0] not in words
+            ):
                 continue
             yield from rows
 
 
 def _system(points: Sequence[Point]) -> _System:
     """Return the system of some points on one node or on several, as the fewest nodes have it."""
-    fewest = min((point.row.group for point in points), key=lambda group: group.n_nodes)
+    fewest = min(
+        (point.row.group for point in points), key=lambda group: group.n_nodes
+    )
     fabric = setup_of(fewest).fabric
-    rows_of_figure = {str(figure): figure.rows for figure in all_figures() if figure.rows}
+    rows_of_figure = {
+        str(figure): figure.rows for figure in all_figures() if figure.rows
+    }
     figures = [
         (name, rows_of_figure[text])
         for name, text in fabric.sources.items()
         if text in rows_of_figure
     ]
-    figures += [(name, figure.rows) for name, figure in figures_around(fabric) if figure.rows]
+    figures += [
+        (name, figure.rows) for name, figure in figures_around(fabric) if figure.rows
+    ]
     nics = {node.nic.plugin for node in fabric.nodes if node.nic is not None}
     return _System(tuple(figures), bool(nics.difference(_OWN)))
 
@@ -84,14 +98,18 @@ def _system(points: Sequence[Point]) -> _System:
 def standings(points: Sequence[Point]) -> dict[Point, str]:
     """Return the standing of every point."""
     result = {}
-    for some in group_values(((p.row.group.system, p.place), p) for p in points).values():
+    for some in group_values(
+        ((p.row.group.system, p.place), p) for p in points
+    ).values():
         system = _system(some)
         for point in some:
             result[point] = _exclusion_reason(point, system)
     return result
 
 
-def left_out(points: Sequence[Point], reasons: Mapping[Point, str]) -> dict[str, list[Point]]:
+def left_out(
+    points: Sequence[Point], reasons: Mapping[Point, str]
+) -> dict[str, list[Point]]:
     """Return the points with no parameter calibrated on their source, and with none calibrated on their system.
 
     Parameters are not fitted again. Calibration rows and excluded rows are in neither.
@@ -101,12 +119,17 @@ def left_out(points: Sequence[Point], reasons: Mapping[Point, str]) -> dict[str,
         "source": [p for p in predicted if reasons[p] == INDEPENDENT],
         "system": [],
     }
-    for some in group_values(((p.row.group.system, p.place), p) for p in predicted).values():
+    for some in group_values(
+        ((p.row.group.system, p.place), p) for p in predicted
+    ).values():
         system = _system(some)
         result["system"] += [
             p
             for p in some
-            if not any(ROW_SETS[name].has_system(p.row.columns) for name in set(system.sets(p)))
+            if not any(
+                ROW_SETS[name].has_system(p.row.columns)
+                for name in set(system.sets(p))
+            )
         ]
     return result
 
@@ -121,7 +144,9 @@ def _exclusion_reason(point: Point, system: _System) -> str:
     if not _plan_known(point, system):
         return PLAN
     columns = point.row.columns
-    has_source = any(ROW_SETS[name].has_source(columns) for name in set(system.sets(point)))
+    has_source = any(
+        ROW_SETS[name].has_source(columns) for name in set(system.sets(point))
+    )
     return SAME_SOURCE if has_source else INDEPENDENT
 
 

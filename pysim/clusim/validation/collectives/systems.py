@@ -31,7 +31,10 @@ def setup_of(group: CurveGroup) -> Setup:
             raise InputError(f"{noun} {word[:40]!r}: not one of NCCL's")
     if group.version:
         parse_version(group.version)
-    if resources.find_topology(group.system) is None and not Path(group.system).exists():
+    if (
+        resources.find_topology(group.system) is None
+        and not Path(group.system).exists()
+    ):
         listing = ", ".join(sorted(resources.shipped_topologies()))
         raise InputError(
             f"system {group.system!r}: not a preset or topology file; presets are {listing}"
@@ -52,7 +55,9 @@ def setup_of(group: CurveGroup) -> Setup:
             f"{group.system}: {group.n_gpus} GPUs on {nodes} nodes; each has {has}, and all must use as many"
         )
     return replace(
-        one, nodes=nodes if nodes > 1 else None, per_node=per_node if per_node < has else None
+        one,
+        nodes=nodes if nodes > 1 else None,
+        per_node=per_node if per_node < has else None,
     )
 
 
@@ -63,7 +68,9 @@ def plugin_notes(group: CurveGroup, fabric: Fabric) -> tuple[str, ...]:
     names = {node.nic.plugin for node in fabric.nodes if node.nic is not None}
     reached = [TRANSPORTS[name] for name in sorted(names)]
     titles = [item.title for item in reached if item.mailbox or item.since]
-    return tuple(f"release of {title} not given: the newest assumed" for title in titles)
+    return tuple(
+        f"release of {title} not given: the newest assumed" for title in titles
+    )
 
 
 def _check_transport(plugin: str, fabric: Fabric) -> None:
@@ -71,9 +78,17 @@ def _check_transport(plugin: str, fabric: Fabric) -> None:
     word = plugin.partition(" ")[0].casefold()
     nics = {node.nic.plugin for node in fabric.nodes if node.nic is not None}
     titles = [TRANSPORTS[name].title for name in sorted(nics)]
-    if word and not any(word in (*nics, title.casefold().split()[0]) for title in titles):
-        has = f"; its NICs use {', '.join(titles)}" if titles else ", which has no NICs"
-        raise InputError(f"plugin {plugin[:40]!r}: not a transport of {fabric.name}{has}")
+    if word and not any(
+        word in (*nics, title.casefold().split()[0]) for title in titles
+    ):
+        has = (
+            f"; its NICs use {', '.join(titles)}"
+            if titles
+            else ", which has no NICs"
+        )
+        raise InputError(
+            f"plugin {plugin[:40]!r}: not a transport of {fabric.name}{has}"
+        )
 
 
 def _is_rack(fabric: Fabric) -> bool:
@@ -82,7 +97,9 @@ def _is_rack(fabric: Fabric) -> bool:
     Measurements then count its trays as nodes.
     """
     alone = {
-        node.name: {node.name} for node in fabric.nodes if node.tier == "root" and node.zone == 0
+        node.name: {node.name}
+        for node in fabric.nodes
+        if node.tier == "root" and node.zone == 0
     }
     for link in fabric.links:
         if link.a in alone and link.b in alone:

@@ -26,9 +26,21 @@ from clusim.lowering import QUICK
 from clusim.nccl.launch import host_of
 from clusim.nccltests.jobs import Failure, PerfKernel, each_kernel
 from clusim.nccltests.sweep import TESTS
-from clusim.simulation.expected import ANY, P2P, MeasuredError, RunPlace, expected_error
+from clusim.simulation.expected import (
+    ANY,
+    P2P,
+    MeasuredError,
+    RunPlace,
+    expected_error,
+)
 from clusim.simulation.request import Request
-from clusim.simulation.residuals import COLLECTIVE, MESSAGES, Campaign, Scale, SystemClass
+from clusim.simulation.residuals import (
+    COLLECTIVE,
+    MESSAGES,
+    Campaign,
+    Scale,
+    SystemClass,
+)
 from clusim.simulation.setup import Setup, loaded
 from clusim.validation.collectives.breakdown import (
     Point,
@@ -80,7 +92,9 @@ def save_accuracies(curves: Iterable[Curve], target: Path) -> list[tuple[str, Pa
     result = []
     with Staging() as staging:
         staging.folder(target)
-        for system, system_curves in _split(curves, lambda group: group.system).items():
+        for system, system_curves in _split(
+            curves, lambda group: group.system
+        ).items():
             # System names come from external tables and may contain path characters.
             name = re.sub(r"[^A-Za-z0-9_-]+", "-", system).strip("-") or "system"
             result.append((system, target / f"{name}.png"))
@@ -113,14 +127,20 @@ def _panels(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
     return result
 
 
-def _split(curves: Iterable[Curve], key: Callable[[CurveGroup], str]) -> dict[str, list[Curve]]:
+def _split(
+    curves: Iterable[Curve], key: Callable[[CurveGroup], str]
+) -> dict[str, list[Curve]]:
     """Return the curves by a key of their group; curves of one size are omitted if others are longer."""
     keys = list(curves)
-    longer = [curve for curve in keys if len({point.row.size_bytes for point in curve}) > 1]
+    longer = [
+        curve for curve in keys if len({point.row.size_bytes for point in curve}) > 1
+    ]
     return group_values((key(curve[0].row.group), curve) for curve in longer or keys)
 
 
-def _draw(panels: Mapping[str, Sequence[Curve]], out: BinaryIO, form: str, dpi: int) -> None:
+def _draw(
+    panels: Mapping[str, Sequence[Curve]], out: BinaryIO, form: str, dpi: int
+) -> None:
     """Draw a panel for each of several lists of curves."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -144,7 +164,11 @@ def _draw(panels: Mapping[str, Sequence[Curve]], out: BinaryIO, form: str, dpi: 
         figure.supxlabel("size [bytes]")
         figure.supylabel("time [us]: dots measured, lines predicted")
         # No date or library version: equal curves write equal files.
-        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
+        metadata = {
+            "svg": {"Date": None},
+            "pdf": {"CreationDate": None},
+            "png": {"Software": None},
+        }
         figure.savefig(out, format=form, dpi=dpi, metadata=metadata[form])
 
 
@@ -156,14 +180,20 @@ def _panel(axes: Any, title: str, curves: Sequence[Curve]) -> None:
     axes.set_yscale("log")
     # The library's default power labels are formulas, but names of tables must not be parsed as formulas.
     axes.xaxis.set_major_locator(LogLocator(2, numticks=5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_size(max(1, round(size)))))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda size, _: format_size(max(1, round(size))))
+    )
     axes.yaxis.set_major_formatter(FuncFormatter(lambda time, _: f"{time:,g}"))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_formatter(NullFormatter())
     title_words = set(title.split())
     for number, curve in enumerate(curves):
         colour = f"C{number % 10}"
-        words = [word for word in curve[0].row.group.title.split() if word not in title_words]
+        words = [
+            word
+            for word in curve[0].row.group.title.split()
+            if word not in title_words
+        ]
         label = " ".join(words) if number < SHOWN else None
         # A single point draws no line.
         mark = "_" if len(curve) == 1 else None
@@ -199,7 +229,11 @@ class CollectiveReport(Report[Point]):
         """Return the number of rows within their spread."""
         points = [point for point in self.points if point.row.spread_pct > 0]
         met = sum(point.met for point in points)
-        return [f"{met} of {len(points)} rows with a known spread are within it"] if points else []
+        return (
+            [f"{met} of {len(points)} rows with a known spread are within it"]
+            if points
+            else []
+        )
 
     def classes_of(self, point: Point) -> Iterator[tuple[str, ...]]:
         """Return the words of the campaign of a row, without its standing."""
@@ -213,12 +247,16 @@ class CollectiveReport(Report[Point]):
         """Return the errors of all rows of even curves by campaign and standing, as fields of `Campaign`."""
         reasons = standings(self.points)
         even_points = [point for point in self.points if reasons[point] != UNEVEN]
-        some = group_values((key, point) for point in even_points for key in self.classes_of(point))
+        some = group_values(
+            (key, point) for point in even_points for key in self.classes_of(point)
+        )
         result = []
         for key, points in sorted(some.items()):
             sizes = [point.row.size_bytes for point in points]
             for kind, rows in by(points, lambda point: reasons[point]).items():
-                pairs = sorted([p.row.size_bytes, round(p.error_pct, 1)] for p in rows)
+                pairs = sorted(
+                    [p.row.size_bytes, round(p.error_pct, 1)] for p in rows
+                )
                 result.append([*key, kind, min(sizes), max(sizes), pairs])
         return result
 
@@ -227,14 +265,19 @@ class CollectiveReport(Report[Point]):
         some = [point for point in self.points if not point.calibration_sets]
         some.sort(key=lambda p: (p.row.group.system, p.place, p.row.size_bytes))
         for key, rows in group_values(
-            ((p.row.group.system, p.place, regime_of(p.row.size_bytes), _kind(p)), p) for p in some
+            ((p.row.group.system, p.place, regime_of(p.row.size_bytes), _kind(p)), p)
+            for p in some
         ).items():
             system, place, regime, algorithm = key
             first = rows[0]
             about = system_class(system, first.family)
-            where = RunPlace(system, about, first.machines or first.row.group.n_nodes)
+            where = RunPlace(
+                system, about, first.machines or first.row.group.n_nodes
+            )
             campaigns = {point.row.campaign for point in rows}
-            expected = expected_error(where, first.row.size_bytes, algorithm, campaigns)
+            expected = expected_error(
+                where, first.row.size_bytes, algorithm, campaigns
+            )
             error = MeasuredError.of(point.error_pct for point in rows)
             yield ExpectedRows(system, place, regime, expected, error)
 
@@ -244,7 +287,9 @@ class CollectiveReport(Report[Point]):
         campaigns = [Campaign(*row) for row in self.campaigns()]
         return {
             "sources": {name: len(some) for name, some in sources.items()},
-            "scale": {place: asdict(Scale.of(campaigns, place)) for place in (ONE, SEVERAL)},
+            "scale": {
+                place: asdict(Scale.of(campaigns, place)) for place in (ONE, SEVERAL)
+            },
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -252,10 +297,17 @@ class CollectiveReport(Report[Point]):
         return {
             "tables": [table.to_json() for table in class_tables(self.points)],
             "expected": [rows.to_json() for rows in self.expectations()],
-            "groups": [_group_json(group, points) for group, points in self.by_group().items()],
+            "groups": [
+                _group_json(group, points)
+                for group, points in self.by_group().items()
+            ],
             "overall": regime_scores(self.points).to_json(),
-            "single_node": regime_scores([p for p in self.points if p.place == ONE]).to_json(),
-            "multi_node": regime_scores([p for p in self.points if p.place == SEVERAL]).to_json(),
+            "single_node": regime_scores(
+                [p for p in self.points if p.place == ONE]
+            ).to_json(),
+            "multi_node": regime_scores(
+                [p for p in self.points if p.place == SEVERAL]
+            ).to_json(),
             "calibrated_by": calibrated_by(self.points),
             "worst": [point.to_json() for point in self.worst()],
             "points": [point.to_json() for point in self.points],
@@ -267,7 +319,11 @@ class CollectiveReport(Report[Point]):
                     for item in self.unpredicted
                     if item.why == why
                 ]
-                for name, why in (("unknown", UNKNOWN), ("failed", FAILED), ("unusable", UNUSABLE))
+                for name, why in (
+                    ("unknown", UNKNOWN),
+                    ("failed", FAILED),
+                    ("unusable", UNUSABLE),
+                )
             },
         }
 
@@ -295,7 +351,8 @@ def thin_rows(rows: Sequence[Row], limit: int) -> list[Row]:
     if len(rows) <= limit:
         return list(rows)
     parts = [
-        [row for row in rows if low <= row.size_bytes < high] for low, high in REGIMES.values()
+        [row for row in rows if low <= row.size_bytes < high]
+        for low, high in REGIMES.values()
     ]
     shares = [0] * len(parts)
     remaining = limit
@@ -305,7 +362,11 @@ def thin_rows(rows: Sequence[Row], limit: int) -> list[Row]:
             if remaining and shares[index] < len(parts[index]):
                 shares[index] += 1
                 remaining -= 1
-    return [row for part, share in zip(parts, shares, strict=True) for row in _spread(part, share)]
+    return [
+        row
+        for part, share in zip(parts, shares, strict=True)
+        for row in _spread(part, share)
+    ]
 
 
 def by_campaign(rows: Sequence[Row], limit: int, *, gpus: int = 0) -> list[Row]:
@@ -320,7 +381,8 @@ def by_campaign(rows: Sequence[Row], limit: int, *, gpus: int = 0) -> list[Row]:
     """
     some = [row for row in rows if not gpus or row.group.n_gpus <= gpus]
     parts = group_values(
-        ((row.campaign, row.group.system, row.group.n_nodes, _is_p2p(row)), row) for row in some
+        ((row.campaign, row.group.system, row.group.n_nodes, _is_p2p(row)), row)
+        for row in some
     )
     result: list[Row] = []
     for part in parts.values():
@@ -359,7 +421,9 @@ def validate(
         Called with every completed row, in any order.
     """
     if sizes < 0:
-        raise InputError(f"sizes per group {sizes}: must be at least 1, or 0 for all")
+        raise InputError(
+            f"sizes per group {sizes}: must be at least 1, or 0 for all"
+        )
     usable: list[Row] = []
     without: list[Unpredicted] = []
     for row in rows:

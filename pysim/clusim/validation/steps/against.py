@@ -18,7 +18,11 @@ from clusim.simulation.session import Watch
 from clusim.training.estimate import stepped
 from clusim.training.request import TrainRequest
 from clusim.training.result import StepResult
-from clusim.validation.collectives.against import DEVIATING, RankedCause, hypothesis_lines
+from clusim.validation.collectives.against import (
+    DEVIATING,
+    RankedCause,
+    hypothesis_lines,
+)
 from clusim.validation.collectives.causes import (
     FoundCauses,
     SimulatedCause,
@@ -63,8 +67,21 @@ class StepAgainst(JsonObject):
     """
 
     KEYS = (
-        *("path=log.path", "kind=log.kind", "steps", "measured_s", "spread", "predicted_s"),
-        *("error_pct", "misfit_pct", "hypotheses", "unfinished=omitted_part", "not_simulated"),
+        *(
+            "path=log.path",
+            "kind=log.kind",
+            "steps",
+            "measured_s",
+            "spread",
+            "predicted_s",
+        ),
+        *(
+            "error_pct",
+            "misfit_pct",
+            "hypotheses",
+            "unfinished=omitted_part",
+            "not_simulated",
+        ),
     )
 
     log: StepLog
@@ -143,7 +160,11 @@ class StepAgainst(JsonObject):
         yield f"against {self.log.path}: {self.steps} steps of {self.log.kind}, the first omitted"
         difference_s = self.measured_s - self.predicted_s
         rows = [
-            ("measured", _time(self.measured_s), f"median; quartiles {self.spread:.1%} apart"),
+            (
+                "measured",
+                _time(self.measured_s),
+                f"median; quartiles {self.spread:.1%} apart",
+            ),
             ("predicted", _time(self.predicted_s), f"{self.error_pct:+.1f}%"),
             ("difference", _time(difference_s), "measured less predicted"),
         ]
@@ -153,7 +174,9 @@ class StepAgainst(JsonObject):
             part_s = self.result.mean(part)
             if part_s >= 0.01 * self.predicted_s:
                 share = part_s / self.predicted_s
-                rows.append((f"  {label}", _time(part_s), f"{share:.1%} of the prediction"))
+                rows.append(
+                    (f"  {label}", _time(part_s), f"{share:.1%} of the prediction")
+                )
         yield from text_table("  {:<..}  {:>..}  {}", rows)
         yield f"  {self.result.expected_text and 'expected error: ' + self.result.expected_text}"
         if self.spread > VARYING:
@@ -164,7 +187,9 @@ class StepAgainst(JsonObject):
                 " shorter than the prediction"
             )
             return
-        yield from hypothesis_lines(self.hypotheses, self.found, self.misfit_pct, "the step")
+        yield from hypothesis_lines(
+            self.hypotheses, self.found, self.misfit_pct, "the step"
+        )
 
 
 def _time(seconds: float) -> str:
@@ -189,7 +214,9 @@ class StepSearch:
     tell: Tell | None = None
     run: Callable[[TrainRequest], StepResult] = stepped
 
-    def causes(self, unchanged: SimulatedCause, measured_us: dict[int, float]) -> FoundCauses:
+    def causes(
+        self, unchanged: SimulatedCause, measured_us: dict[int, float]
+    ) -> FoundCauses:
         """Return the causes by misfit; at the time limit, the causes simulated before it."""
         watch, possible = Watch(self.limit_ps), list(step_hypotheses(self.request))
         times, failed, unfinished = list[SimulatedCause](), dict[str, str](), ""
@@ -232,4 +259,6 @@ def compare_step(
     compared = StepAgainst(log, log.times_s(batch, tokens), result)
     if not compared.deviates:
         return compared
-    return replace(compared, found=search.causes(compared.unchanged_cause, compared.measured_us))
+    return replace(
+        compared, found=search.causes(compared.unchanged_cause, compared.measured_us)
+    )

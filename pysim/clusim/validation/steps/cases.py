@@ -93,7 +93,9 @@ class RowMachines:
         if gpus == nodes * has or gpus % nodes or gpus // nodes > has:
             return nodes, None
         local_gpus = range(gpus // nodes)
-        return nodes, [has * machine + gpu for machine in range(nodes) for gpu in local_gpus]
+        return nodes, [
+            has * machine + gpu for machine in range(nodes) for gpu in local_gpus
+        ]
 
 
 def machines_of(row: StepRow, notes: list[str]) -> RowMachines:
@@ -108,26 +110,41 @@ def machines_of(row: StepRow, notes: list[str]) -> RowMachines:
     has, name = _ranks(preset), _chip_of(preset)
     named = gpu_by_words(row.hardware)
     gpu = named[0] if named is not None and named[0] is not None else GPUS[name]
-    if (gpu.architecture.name, gpu.form) != (GPUS[name].architecture.name, GPUS[name].form):
-        raise InputError(f"hardware {row.hardware!r}: {preset} has {name}, no {gpu.name}")
+    if (gpu.architecture.name, gpu.form) != (
+        GPUS[name].architecture.name,
+        GPUS[name].form,
+    ):
+        raise InputError(
+            f"hardware {row.hardware!r}: {preset} has {name}, no {gpu.name}"
+        )
     chip: dict[str, Any] = {} if gpu.name == name else {"base": gpu.name}
     chip |= _chip_parameters(row, gpu)
     remainder = _POWER.sub(" ", _RATE.sub(" ", _SIZE.sub(" ", row.hardware)))
     if "memory_rate" in chip and _RATE.search(row.hardware) is None:
         remainder = _HBM2E.sub(" ", remainder)
-        notes.append("assumed, as TorchTitan's H100 with 96 GB of HBM2e: 2.4 TB/s, limit of 500 W")
+        notes.append(
+            "assumed, as TorchTitan's H100 with 96 GB of HBM2e: 2.4 TB/s, limit of 500 W"
+        )
     if chip:
         chip = {"base": gpu.name} | chip
         description = ", ".join(f"{key} {value}" for key, value in chip.items())
         notes.append(f"chip by the column hardware: {description}")
-    names = {*gpu.name.split("-"), *f"{gpu.model} {gpu.form}".lower().split(), *_USED}
-    unused = [word for word in re.findall(r"\w+", remainder) if word.lower() not in names]
+    names = {
+        *gpu.name.split("-"),
+        *f"{gpu.model} {gpu.form}".lower().split(),
+        *_USED,
+    }
+    unused = [
+        word for word in re.findall(r"\w+", remainder) if word.lower() not in names
+    ]
     if unused:
         notes.append(f"hardware: {', '.join(unused)} not used")
     nodes = max(1, -(-row.n_gpus // has))
     while nodes < row.n_gpus and row.n_gpus % nodes:
         nodes += 1
-    return RowMachines(preset, max(1, row.n_gpus // nodes), nodes, tuple(chip.items()))
+    return RowMachines(
+        preset, max(1, row.n_gpus // nodes), nodes, tuple(chip.items())
+    )
 
 
 def _preset(row: StepRow) -> str:
@@ -150,11 +167,18 @@ def _chip_parameters(row: StepRow, gpu: Gpu) -> dict[str, Any]:
         memory_bytes = parse_size(str(gpu.figures["memory"].value))
         stated_bytes = int(size[1]) * 10**9
         if (
-            min(abs(stated_bytes - memory_bytes), abs(int(size[1]) * 2**30 - memory_bytes))
+            min(
+                abs(stated_bytes - memory_bytes),
+                abs(int(size[1]) * 2**30 - memory_bytes),
+            )
             <= ROUNDED * memory_bytes
         ):
             continue
-        if rate is None and gpu.name == "h100-sxm5" and "hbm2e" in row.hardware.lower():
+        if (
+            rate is None
+            and gpu.name == "h100-sxm5"
+            and "hbm2e" in row.hardware.lower()
+        ):
             result = HBM2E_H100 | result
         elif rate is None:
             raise InputError(
@@ -173,12 +197,16 @@ def _ranks(preset: str) -> int:
 @lru_cache(maxsize=64)
 def _chip_of(preset: str) -> str:
     machine = loaded(preset, None)
-    chips = [node.endpoint.chip for node in machine.nodes if node.endpoint is not None]
+    chips = [
+        node.endpoint.chip for node in machine.nodes if node.endpoint is not None
+    ]
     return next(chip for chip in chips if chip in GPUS)
 
 
 @lru_cache(maxsize=16)
-def _replace_chip(preset: str, chip: tuple[tuple[str, Any], ...], nodes: int) -> Fabric:
+def _replace_chip(
+    preset: str, chip: tuple[tuple[str, Any], ...], nodes: int
+) -> Fabric:
     """Return `nodes` nodes of a preset with another chip in place of its GPUs."""
     data = yaml.safe_load(loaded(preset, None).source_text)
     chip_name = str(dict(chip)["base"])
@@ -239,7 +267,10 @@ class StepCase:
 def case_of(row: StepRow) -> StepCase:
     """Return the case of a row; raises `InputError` if it cannot be simulated."""
     notes = [*row.unused]
-    notes += [f"{name} {text[:40]!r}: no number, as if not given" for name, text in row.unread]
+    notes += [
+        f"{name} {text[:40]!r}: no number, as if not given"
+        for name, text in row.unread
+    ]
     for name, text in row.unread:
         if name in NEEDED or name == "step_s":
             raise InputError(f"{name} {text[:40]!r}: must be a valid number")
@@ -248,7 +279,9 @@ def case_of(row: StepRow) -> StepCase:
             raise InputError(f"{name} is not given")
     machines = machines_of(row, notes)
     if not row.measured_s and not row.tflops_per_gpu:
-        raise InputError("no time of a step, and no tokens or TFLOP/s to compute it from")
+        raise InputError(
+            "no time of a step, and no tokens or TFLOP/s to compute it from"
+        )
     sizes = _sizes(row, notes)
     spec: dict[str, Any] = {
         "name": row.id or row.where,
@@ -265,8 +298,14 @@ def case_of(row: StepRow) -> StepCase:
         "hardware": _library(row, notes),
     }
     unsharded = spec["data"]["kind"] not in ("fsdp", "zero3")
-    if "Megatron-Bridge" in row.framework and spec["precision"].startswith("fp8") and unsharded:
-        notes.append("only weights in 8 bits assumed, as Megatron-Bridge's fp8_param_gather")
+    if (
+        "Megatron-Bridge" in row.framework
+        and spec["precision"].startswith("fp8")
+        and unsharded
+    ):
+        notes.append(
+            "only weights in 8 bits assumed, as Megatron-Bridge's fp8_param_gather"
+        )
         spec["primary_weights"] = "fp8"
     if _megatron(row) == "megatron-deepspeed":
         # Its vocabulary-parallel cross-entropy is one kernel per operation, and autograd adds gradients up.
@@ -278,13 +317,19 @@ def case_of(row: StepRow) -> StepCase:
     nodes, ranks = machines.place_gpus(row.n_gpus)
     if ranks is not None:
         sizes["ranks"] = ranks
-    if framework_of(row) == "pytorch" and not any(name in row.framework.lower() for name in _EAGER):
-        notes.append(f"framework {row.framework[:40]!r}: issued as PyTorch's assumed")
+    if framework_of(row) == "pytorch" and not any(
+        name in row.framework.lower() for name in _EAGER
+    ):
+        notes.append(
+            f"framework {row.framework[:40]!r}: issued as PyTorch's assumed"
+        )
     try:
         workload = Workload.model_validate(spec)
     except ValidationError as error:
         result = error.errors(include_url=False)[0]
-        raise InputError(f"{'.'.join(map(str, result['loc']))}: {result['msg'].lower()}") from None
+        raise InputError(
+            f"{'.'.join(map(str, result['loc']))}: {result['msg'].lower()}"
+        ) from None
     return StepCase(row, machines, nodes, workload, tuple(notes))
 
 
@@ -306,7 +351,10 @@ def _tensor(row: StepRow, notes: list[str]) -> dict[str, bool]:
 
 
 def _sizes(row: StepRow, notes: list[str]) -> dict[str, Any]:
-    result = {name: getattr(row, name) or 1 for name in ("tensor", "pipeline", "context", "expert")}
+    result = {
+        name: getattr(row, name) or 1
+        for name in ("tensor", "pipeline", "context", "expert")
+    }
     model_size = result["tensor"] * result["pipeline"] * result["context"]
     data, remainder = divmod(row.n_gpus, model_size)
     if remainder or not data:
@@ -314,7 +362,9 @@ def _sizes(row: StepRow, notes: list[str]) -> dict[str, Any]:
             f"{row.n_gpus} GPUs are not a multiple of {model_size}, as its parallelism needs"
         )
     if row.data and row.data != data:
-        notes.append(f"data {row.data} contradicts the number of GPUs: {data} simulated")
+        notes.append(
+            f"data {row.data} contradicts the number of GPUs: {data} simulated"
+        )
     return {**result, "data": data}
 
 
@@ -338,11 +388,17 @@ def _precision(row: StepRow, notes: list[str]) -> str:
     result = [name for name in PRECISIONS if name in word]
     result += [name for text, name in _PRECISION_WORDS.items() if text in word]
     if "rowwise" in word:
-        notes.append("scales by rows: as scales of tensors, their cost is not modelled")
+        notes.append(
+            "scales by rows: as scales of tensors, their cost is not modelled"
+        )
     if "other scaling" in word:
-        notes.append("scales of 8-bit tensors not given: delayed, one per tensor, assumed")
+        notes.append(
+            "scales of 8-bit tensors not given: delayed, one per tensor, assumed"
+        )
     if result:
-        return min(result, key=lambda name: (PRECISIONS[name].gemm_bytes, -len(name)))
+        return min(
+            result, key=lambda name: (PRECISIONS[name].gemm_bytes, -len(name))
+        )
     if word in ("", "not stated", "unknown"):
         notes.append("precision not given: bf16 assumed")
         return "bf16"
@@ -365,13 +421,19 @@ def _library(row: StepRow, notes: list[str]) -> dict[str, str]:
         return {}
     if "llm-foundry" in row.framework:
         # Otherwise the default of its script until April 2024.
-        library = "flash2" if _foundry_sweeps(row, _FOUNDRY_FLASH) else "flash-triton"
-        notes.append(f"attention {library}, as LLM Foundry's benchmark scripts had it")
+        library = (
+            "flash2" if _foundry_sweeps(row, _FOUNDRY_FLASH) else "flash-triton"
+        )
+        notes.append(
+            f"attention {library}, as LLM Foundry's benchmark scripts had it"
+        )
         return {"attention_library": library}
     if row.framework.lower().startswith("nemo container 24.0"):
         # Before Transformer Engine adopted FlashAttention 3.
         library = "flash2" if row.context > 1 else "cudnn"
-        notes.append(f"attention not given: {library} assumed, older than FlashAttention 3")
+        notes.append(
+            f"attention not given: {library} assumed, older than FlashAttention 3"
+        )
         return {"attention_library": library}
     named = [name for name in _LIBRARIES if name in word.replace("attention-", "")]
     if named and "not stated" not in word:
@@ -396,7 +458,11 @@ def _foundry_sweeps(row: StepRow, models: tuple[str, ...]) -> bool:
     return swept and row.model.lower().rpartition("-")[2] in models
 
 
-_SCRIPTED = ("nemo container 24.03.01", "nemo container 24.05", "nemo container 24.07")
+_SCRIPTED = (
+    "nemo container 24.03.01",
+    "nemo container 24.05",
+    "nemo container 24.07",
+)
 """Releases with scripts that reduce gradients of 16 bits and do not recompute (24.03 reduced 32)."""
 
 
@@ -409,7 +475,9 @@ def _recomputation(row: StepRow, notes: list[str]) -> dict[str, Any]:
     if kind == "selective":
         return _selective(row, detail, notes)
     if _nemo_scripts(row):
-        notes.append("recomputation not given: none, as in the scripts of NeMo-Framework-Launcher")
+        notes.append(
+            "recomputation not given: none, as in the scripts of NeMo-Framework-Launcher"
+        )
     else:
         notes.append("recomputation not given: the least that fits into memory")
     return {"recompute": "none"}
@@ -426,11 +494,18 @@ def _selective(row: StepRow, detail: str, notes: list[str]) -> dict[str, Any]:
         return {"recompute": "selective", "recomputation": {"modules": names}}
     titan = "torchtitan" in row.framework.lower()
     if titan and not detail:
-        notes.append("selective recomputation of operators assumed, TorchTitan's default")
+        notes.append(
+            "selective recomputation of operators assumed, TorchTitan's default"
+        )
     if re.search(r"\bop", detail) or (titan and not detail):
-        return {"recompute": "selective", "recomputation": {"operators": "torchtitan"}}
+        return {
+            "recompute": "selective",
+            "recomputation": {"operators": "torchtitan"},
+        }
     if detail:
-        notes.append(f"recomputation {detail!r}: ignored, the core of attention assumed")
+        notes.append(
+            f"recomputation {detail!r}: ignored, the core of attention assumed"
+        )
     return {"recompute": "selective"}
 
 
@@ -452,7 +527,9 @@ def _gradient_bits(row: StepRow, notes: list[str]) -> int:
     if _megatron(row) != "megatron":
         return 16
     if _nemo_scripts(row) or "Megatron-Bridge" in row.framework:
-        notes.append("gradients of 16 bits assumed, as NVIDIA's scripts for its tables have them")
+        notes.append(
+            "gradients of 16 bits assumed, as NVIDIA's scripts for its tables have them"
+        )
         return 16
     return 32
 
@@ -471,14 +548,19 @@ def _sharding(row: StepRow, notes: list[str]) -> dict[str, Any]:
     if word in ("", "unknown", "not stated"):
         if "llm-foundry" in row.framework:
             kind = "zero2" if _foundry_sweeps(row, _FOUNDRY_GRADIENTS) else "fsdp"
-            notes.append(f"sharding not given: {kind}, as LLM Foundry's benchmark scripts had it")
+            notes.append(
+                f"sharding not given: {kind}, as LLM Foundry's benchmark scripts had it"
+            )
             return {"kind": kind}
         if _megatron(row) == "megatron":
             notes.append("sharding not given: distributed optimiser assumed")
             return {"kind": "distributed-optimizer", "overlap": overlap}
         notes.append("sharding not given: plain data parallelism assumed")
     # Megatron-DeepSpeed reduces its gradients after the last backward pass.
-    return {"kind": "ddp", "overlap": overlap and _megatron(row) != "megatron-deepspeed"}
+    return {
+        "kind": "ddp",
+        "overlap": overlap and _megatron(row) != "megatron-deepspeed",
+    }
 
 
 def _megatron(row: StepRow) -> str:

@@ -31,7 +31,10 @@ _SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "selective recomputation": {"recompute": "selective"},
     "full recomputation": {"recompute": "full"},
     "unfused attention": {"attention": "plain"},
-    **{f"attention by {name}": {"hardware.attention_library": name} for name in LIBRARIES},
+    **{
+        f"attention by {name}": {"hardware.attention_library": name}
+        for name in LIBRARIES
+    },
     "gradients reduced without overlap": {"data.overlap": False},
     "tensor parallelism without overlap": {"tensor.overlap": False},
     "data loading of 20 ms per microbatch": {"host.data_loading": "20ms"},
@@ -60,18 +63,26 @@ def step_hypotheses(request: TrainRequest) -> Iterator[StepHypothesis]:
     for title, changes in _SETTINGS.items():
         workload = _change_workload(request, changes)
         if workload is not None:
-            words = " ".join(f"{key}={str(value).lower()}" for key, value in changes.items())
+            words = " ".join(
+                f"{key}={str(value).lower()}" for key, value in changes.items()
+            )
             yield StepHypothesis(title, words, replace(request, workload=workload))
     fabric = request.setup.fabric
     for name in sorted({link.cls for link in fabric.links}):
         slower = with_faster_links(fabric, name, Fraction(1, 2))
         setup = replace(request.setup, topology=slower, nodes=None)
-        yield StepHypothesis(f"{name} at half rate", f"{name} x0.5", replace(request, setup=setup))
+        yield StepHypothesis(
+            f"{name} at half rate", f"{name} x0.5", replace(request, setup=setup)
+        )
     for item in system_hypotheses(request.setup):
-        yield StepHypothesis(item.title, item.change, replace(request, setup=item.setup))
+        yield StepHypothesis(
+            item.title, item.change, replace(request, setup=item.setup)
+        )
 
 
-def _change_workload(request: TrainRequest, changes: Mapping[str, Any]) -> Workload | None:
+def _change_workload(
+    request: TrainRequest, changes: Mapping[str, Any]
+) -> Workload | None:
     """Return a workload with other values; None if it is equal, invalid or needs too much memory."""
     data = request.workload.model_dump(by_alias=True, exclude_unset=True)
     for dotted, value in changes.items():

@@ -60,9 +60,26 @@ class StepPoint(Prediction, JsonObject):
     """
 
     KEYS = (
-        *("id=row.id", "where=row.where", "source=row.source", "chip", "framework=row.framework"),
-        *("model=row.model", "n_gpus=row.n_gpus", "micro_batch=row.micro_batch?", "measured_s"),
-        *("predicted_s", "error_pct", "host_wait_s", "calibrated=calibration_sets", "notes"),
+        *(
+            "id=row.id",
+            "where=row.where",
+            "source=row.source",
+            "chip",
+            "framework=row.framework",
+        ),
+        *(
+            "model=row.model",
+            "n_gpus=row.n_gpus",
+            "micro_batch=row.micro_batch?",
+            "measured_s",
+        ),
+        *(
+            "predicted_s",
+            "error_pct",
+            "host_wait_s",
+            "calibrated=calibration_sets",
+            "notes",
+        ),
     )
 
     row: StepRow
@@ -82,7 +99,15 @@ class StepPoint(Prediction, JsonObject):
         """Key of rows with alternative layouts: system, model, sequence and number of GPUs."""
         row = self.row
         return (
-            *(row.source, row.hardware, row.n_gpus, row.model, row.layers, row.hidden, row.seq),
+            *(
+                row.source,
+                row.hardware,
+                row.n_gpus,
+                row.model,
+                row.layers,
+                row.hidden,
+                row.seq,
+            ),
             row.precision,
         )
 
@@ -117,7 +142,9 @@ def kendall_tau(points: Sequence[StepPoint]) -> float | None:
     Pairs with equal measurements do not count; pairs with equal predictions contribute 0.
     """
     right = pairs = 0
-    for group_points in group_values((point.plans_of, point) for point in points).values():
+    for group_points in group_values(
+        (point.plans_of, point) for point in points
+    ).values():
         for one, two in combinations(group_points, 2):
             # Throughput in samples of a step over its time.
             batch, other = one.row.global_batch, two.row.global_batch
@@ -138,7 +165,13 @@ def _place(point: StepPoint) -> str:
     row = point.row
     if row.n_nodes <= 1 and row.n_gpus <= 8:
         return "one node"
-    return "to 64 GPUs" if row.n_gpus < 64 else "64 to 512 GPUs" if row.n_gpus <= 512 else "more"
+    return (
+        "to 64 GPUs"
+        if row.n_gpus < 64
+        else "64 to 512 GPUs"
+        if row.n_gpus <= 512
+        else "more"
+    )
 
 
 def _parallelism(point: StepPoint) -> str:
@@ -164,7 +197,9 @@ GROUPS: dict[str, Callable[[StepPoint], str]] = {
 """Groups of rows -> a row's value in each."""
 
 
-def step_groups(points: Sequence[StepPoint]) -> list[tuple[str, str, list[StepPoint]]]:
+def step_groups(
+    points: Sequence[StepPoint],
+) -> list[tuple[str, str, list[StepPoint]]]:
     """Return the points by every word of `GROUPS`: (by, name, points)."""
     return [
         (word, name, group_points)
@@ -173,7 +208,9 @@ def step_groups(points: Sequence[StepPoint]) -> list[tuple[str, str, list[StepPo
     ]
 
 
-def counted_flops(row: StepRow, workload: Workload, useful: float) -> tuple[float, str]:
+def counted_flops(
+    row: StepRow, workload: Workload, useful: float
+) -> tuple[float, str]:
     """Return the operations of a step of all GPUs [FLOP] as the row's source counts, and how.
 
     Parameters
@@ -186,22 +223,32 @@ def counted_flops(row: StepRow, workload: Workload, useful: float) -> tuple[floa
         return useful, "without recomputation, half of causal attention"
     model: Any = model_of(workload.model)
     counts_full = "megatron" in framework and "deepspeed" not in framework
-    if not counts_full or getattr(model, "experts", True):  # only transformers have the field
+    if not counts_full or getattr(
+        model, "experts", True
+    ):  # only transformers have the field
         raise InputError(
             f"{row.framework} of {row.model}: unknown count of operations; set the step's time"
         )
     size, layers, seq = model.hidden, model.layers, row.seq
     attention_flops = row.global_batch * seq * layers * size**2
     if "2021" in framework or "including recompute" in row.notes:
-        counted = 96 * attention_flops * (1 + seq / (6 * size) + model.vocab / (16 * layers * size))
+        counted = (
+            96
+            * attention_flops
+            * (1 + seq / (6 * size) + model.vocab / (16 * layers * size))
+        )
         return counted, "with full recomputation and complete attention"
     wide = model.intermediate / size * (1.5 if model.gated else 1.0)
     attention = 1 + model.kv_heads / model.heads + seq / size
-    counted = 12 * attention_flops * (attention + wide + model.vocab / (2 * layers * size))
+    counted = (
+        12 * attention_flops * (attention + wide + model.vocab / (2 * layers * size))
+    )
     return counted, "without recomputation, with complete attention"
 
 
-def predict_row(row: StepRow, granularity: str | int = STEP) -> StepPoint | Unpredicted:
+def predict_row(
+    row: StepRow, granularity: str | int = STEP
+) -> StepPoint | Unpredicted:
     """Return measurement and prediction of a row."""
     try:
         case = _with_least_recomputation(case_of(row))
@@ -221,7 +268,9 @@ def predict_row(row: StepRow, granularity: str | int = STEP) -> StepPoint | Unpr
     chip = step.plan.chip
     share = useful / row.n_gpus / measured_s / chip.peak_flops
     if share > 1:
-        return Unpredicted(row, f"{share:.0%} of the peak: the stated work exceeds the computed")
+        return Unpredicted(
+            row, f"{share:.0%} of the peak: the stated work exceeds the computed"
+        )
     return StepPoint(
         row,
         measured_s,
@@ -238,8 +287,12 @@ def _with_least_recomputation(case: StepCase) -> StepCase:
         return case
     fabric = case.machines.setup(case.nodes).known
     for kind in ("none", "selective", "full"):
-        case = replace(case, workload=case.workload.model_copy(update={"recompute": kind}))
+        case = replace(
+            case, workload=case.workload.model_copy(update={"recompute": kind})
+        )
         plan = make_plan(case.workload, fabric)
-        if not any(plan.memory(stage).missing for stage in range(plan.mesh.pipeline)):
+        if not any(
+            plan.memory(stage).missing for stage in range(plan.mesh.pipeline)
+        ):
             break
     return case

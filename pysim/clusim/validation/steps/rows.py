@@ -123,7 +123,9 @@ _MOST_NUMBER = {"n_nodes": MOST_RANKS, "n_gpus": MOST_RANKS, "step_s": MOST_STEP
 def is_step_table(path: str | Path) -> bool:
     """Return True if a file is a table of training steps, by its first line."""
     try:
-        with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        with Path(path).open(
+            encoding="utf-8-sig", errors="replace", newline=""
+        ) as file:
             head = file.readline(1 << 16)
     except OSError:
         return False
@@ -178,13 +180,25 @@ class _Card:
 
 
 _DEEPSEEK_V2 = {
-    **{"experts": 160, "top_k": 6, "expert_size": 1536, "shared_experts": 2, "vocab": 102400},
+    **{
+        "experts": 160,
+        "top_k": 6,
+        "expert_size": 1536,
+        "shared_experts": 2,
+        "vocab": 102400,
+    },
     **{"hidden": 5120, "layers": 60, "intermediate": 12288, "dense_layers": 1},
 }
 
 _QWEN3 = {"experts": 128, "top_k": 8, "head_size": 128}
 
-_NEMO_20B = {"layers": 44, "hidden": 6144, "heads": 48, "kv_heads": 48, "intermediate": 24576}
+_NEMO_20B = {
+    "layers": 44,
+    "hidden": 6144,
+    "heads": 48,
+    "kv_heads": 48,
+    "intermediate": 24576,
+}
 """As in the scripts of NeMo-Framework-Launcher 24.07 (gpt3/20b.yaml)."""
 
 _CARDS = (
@@ -206,7 +220,15 @@ _CARDS = (
 )  # fmt: skip
 """Cards in order of precedence, with expert dimensions from public model cards: step tables omit these."""
 
-_UNKNOWN = ("lora", "mamba", "hybrid", "nemotron_3", "nemotron 3", "moonlight", "not stated")
+_UNKNOWN = (
+    "lora",
+    "mamba",
+    "hybrid",
+    "nemotron_3",
+    "nemotron 3",
+    "moonlight",
+    "not stated",
+)
 """Words of models, or of fine tuning, that are not modelled or not specified."""
 
 
@@ -220,16 +242,26 @@ def model_spec(row: StepRow) -> dict[str, Any]:
     if card is None:
         raise InputError(f"model {row.model!r}: its dimensions are not known")
     result: dict[str, Any] = {"base": card.base, **card.changes}
-    if not (row.layers and row.hidden) and not {"layers", "hidden"} <= card.changes.keys():
+    if (
+        not (row.layers and row.hidden)
+        and not {"layers", "hidden"} <= card.changes.keys()
+    ):
         raise InputError(f"model {row.model!r}: set layers and hidden size")
     for key in ("layers", "hidden", "heads", "kv_heads", "vocab"):
         if getattr(row, key):
             result[key] = getattr(row, key)
     if card.base == "gpt2" and "kv_heads" not in result:
         result["kv_heads"] = result.get("heads", 12)
-    if "head_size" not in result and row.hidden and row.heads and card.base != "deepseek-v3":
+    if (
+        "head_size" not in result
+        and row.hidden
+        and row.heads
+        and card.base != "deepseek-v3"
+    ):
         result["head_size"] = row.hidden // row.heads
-    inner = integer(row.intermediate.split()[0] if row.intermediate else "", 1, 1 << 40)
+    inner = integer(
+        row.intermediate.split()[0] if row.intermediate else "", 1, 1 << 40
+    )
     if inner and "expert" not in row.intermediate.partition(" dense")[0]:
         result["intermediate"] = inner
     elif row.hidden and card.base in ("gpt2", "gpt3-175b"):

@@ -79,10 +79,15 @@ class StepLog:
                 f"{self.path}: {self.batch} samples per step; the workload has {batch}: change batch.global"
             )
         if not tokens and self.unit.startswith("tokens"):
-            raise InputError(f"{self.path}: {self.unit}; the model of the workload has no tokens")
+            raise InputError(
+                f"{self.path}: {self.unit}; the model of the workload has no tokens"
+            )
         numbers = sorted(self.values)
         numbers = numbers[1:] if len(numbers) >= WARM_UP else numbers
-        return [_UNITS[self.unit](self.values[number], batch, tokens) for number in numbers]
+        return [
+            _UNITS[self.unit](self.values[number], batch, tokens)
+            for number in numbers
+        ]
 
 
 def read_step_log(path: str | Path) -> StepLog:
@@ -110,9 +115,13 @@ def read_step_log(path: str | Path) -> StepLog:
         if by_step:
             batch = _BATCH.search(text)
             values = {number: median(some) for number, some in by_step.items()}
-            return StepLog(str(path), kind, unit, values, int(batch[1]) if batch else 0)
+            return StepLog(
+                str(path), kind, unit, values, int(batch[1]) if batch else 0
+            )
     kinds = ", ".join(dict.fromkeys(kind for kind, _, _ in _FORMATS))
-    raise InputError(f"{path}: no steps of {kinds}; a CSV table needs a column step_s or step_ms")
+    raise InputError(
+        f"{path}: no steps of {kinds}; a CSV table needs a column step_s or step_ms"
+    )
 
 
 def _table(path: str, rows: csv.DictReader[str], unit: str, head: int) -> StepLog:
@@ -122,7 +131,9 @@ def _table(path: str, rows: csv.DictReader[str], unit: str, head: int) -> StepLo
         value = real(cell, 0, MOST_STEP_S * (1000 if unit == "ms" else 1))
         if not value:
             where = f"{path}:{head + rows.line_num}"
-            raise InputError(f"{where}: step_{unit} {cell!r}: must be a positive time")
+            raise InputError(
+                f"{where}: step_{unit} {cell!r}: must be a positive time"
+            )
         values[number] = value
     if not values:
         raise InputError(f"{path}: no rows: the table is empty")

@@ -22,7 +22,14 @@ from clusim.hardware import FRAMEWORKS, GPUS
 from clusim.hardware.calibration import ROW_SETS
 from clusim.lowering.grain import STEP
 from clusim.training.expected import StepCampaign
-from clusim.validation.measured import Report, Tell, Unpredicted, made_at, name_row, plain
+from clusim.validation.measured import (
+    Report,
+    Tell,
+    Unpredicted,
+    made_at,
+    name_row,
+    plain,
+)
 from clusim.validation.steps.cases import AS_SAID, framework_of
 from clusim.validation.steps.predict import (
     StepPoint,
@@ -161,14 +168,18 @@ def validate_steps(
     work = partial(predict_row, granularity=granularity)
     result: list[StepPoint | Unpredicted] = []
     with workers(jobs, len(chosen)) as spread:
-        for point in map(work, chosen) if spread is None else spread.map_items(work, chosen):
+        for point in (
+            map(work, chosen) if spread is None else spread.map_items(work, chosen)
+        ):
             result.append(point)
             if tell is not None:
                 tell(point, len(result), len(chosen))
     return StepReport.of(result, len(rows) - len(chosen), str(granularity))
 
 
-def rows_by_source(rows: Sequence[StepRow], limit: int, *, gpus: int = 0) -> list[StepRow]:
+def rows_by_source(
+    rows: Sequence[StepRow], limit: int, *, gpus: int = 0
+) -> list[StepRow]:
     """Return at most `limit` rows of each source on at most `gpus` GPUs, spread over the source's rows; 0 is all."""
     small = [row for row in rows if not gpus or row.n_gpus <= gpus]
     parts = group_values((row.source, row) for row in small)
@@ -237,7 +248,11 @@ def row_line(point: StepPoint | Unpredicted) -> str:
 
 def write_section(report: StepReport, page: Path, command: str) -> None:
     """Write the section into a page, in place of an existing section."""
-    before = page.read_text(encoding="utf-8").partition(HEADING)[0] if page.exists() else ""
+    before = (
+        page.read_text(encoding="utf-8").partition(HEADING)[0]
+        if page.exists()
+        else ""
+    )
     start = (
         before.rstrip("\n") + "\n\n"
         if before.strip()
@@ -262,13 +277,19 @@ def section(report: StepReport, command: str) -> str:
         "| | rows | mean | median | bias | tau |",
         "|---|---|---|---|---|---|",
     ]
-    groups = [("**held-out rows**", report.held_out), ("calibration rows", report.calibration)]
+    groups = [
+        ("**held-out rows**", report.held_out),
+        ("calibration rows", report.calibration),
+    ]
     for word, name, group_points in step_groups(report.held_out):
         groups.append((f"{word.replace('_', ' ')}: {name}", group_points))
     parts += text_table(
-        _ROW, [[*_cells(plain(name), group_points), ""] for name, group_points in groups]
+        _ROW,
+        [[*_cells(plain(name), group_points), ""] for name, group_points in groups],
     )
-    names = sorted({name for point in report.calibration for name in point.calibration_sets})
+    names = sorted(
+        {name for point in report.calibration for name in point.calibration_sets}
+    )
     parts += ["", "Calibration rows:", ""]
     parts += [f"- *{name}*: {ROW_SETS[name].text}" for name in names]
     parts += ["", "Assumptions, and rows without a prediction:", ""]

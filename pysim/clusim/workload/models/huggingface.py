@@ -24,7 +24,12 @@ ALIASES = {
     "inner": ("intermediate_size", "ffn_dim", "n_inner", "d_ff", "ffn_hidden_size"),
     "vocab": ("vocab_size",),
     "positions": ("max_position_embeddings", "n_positions"),
-    "experts": ("n_routed_experts", "num_routed_experts", "num_experts", "num_local_experts"),
+    "experts": (
+        "n_routed_experts",
+        "num_routed_experts",
+        "num_experts",
+        "num_local_experts",
+    ),
     "top_k": ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k"),
     "expert_size": ("moe_intermediate_size", "expert_intermediate_size"),
     "shared": ("n_shared_experts", "num_shared_experts"),
@@ -40,7 +45,13 @@ WORDS = {
     "tied": ("tie_word_embeddings",),
 }
 
-LATENT = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+LATENT = (
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+)
 
 _GATED = ("silu", "swish", "swiglu", "geglu")
 _PLAIN = ("gpt2", "gpt_neo", "gpt_neox", "opt", "bert")
@@ -71,7 +82,9 @@ def read_config(path: str | Path) -> Transformer:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON: {json_problem(error)}") from None
     if not isinstance(data, dict):
-        raise InputError(f"{path}: must be an object with keys such as 'hidden_size'")
+        raise InputError(
+            f"{path}: must be an object with keys such as 'hidden_size'"
+        )
     return from_config(data, str(path), path.parent.name or path.stem)
 
 
@@ -99,12 +112,19 @@ class _Config:
                 continue
             low = (
                 0
-                if field in ("experts", "shared", "shared_size", "dense_layers", "segments")
+                if field
+                in ("experts", "shared", "shared_size", "dense_layers", "segments")
                 else 1
             )
             high = MOST_LAYERS if field == "layers" else LARGEST
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise self.wrong(f"{key!r} is {value!r:.40}; must be an integer, {low} to {high:,}")
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int)
+                or not low <= value <= high
+            ):
+                raise self.wrong(
+                    f"{key!r} is {value!r:.40}; must be an integer, {low} to {high:,}"
+                )
             return value
         return None
 
@@ -120,9 +140,13 @@ class _Config:
         names = WORDS["activation"]
         value = next((self.data[key] for key in names if self.data.get(key)), None)
         if value is None:
-            raise self.missing(names, "it defines whether the feed-forward block is gated")
+            raise self.missing(
+                names, "it defines whether the feed-forward block is gated"
+            )
         if not isinstance(value, str):
-            raise self.wrong(f"activation {value!r:.40}: must be a name such as 'silu'")
+            raise self.wrong(
+                f"activation {value!r:.40}: must be a name such as 'silu'"
+            )
         return value.lower()
 
     def flag(self, key: str) -> bool | None:
@@ -133,7 +157,9 @@ class _Config:
         return value
 
 
-def from_config(data: Mapping[str, Any], where: str = "config.json", name: str = "") -> Transformer:
+def from_config(
+    data: Mapping[str, Any], where: str = "config.json", name: str = ""
+) -> Transformer:
     """Return the transformer of a configuration; `where` is its name in errors."""
     config = _Config(data, where)
     kind = str(data.get("model_type") or "")
@@ -181,17 +207,27 @@ def from_config(data: Mapping[str, Any], where: str = "config.json", name: str =
 def _check_kind(config: _Config, kind: str) -> None:
     """Raise an error for models that are not transformers with equal layers."""
     if config.flag("is_encoder_decoder"):
-        raise config.wrong(f"{kind or 'this'} has an encoder and a decoder; only one can be read")
+        raise config.wrong(
+            f"{kind or 'this'} has an encoder and a decoder; only one can be read"
+        )
     if "text_config" in config.data and config.data.get("hidden_size") is None:
-        raise config.wrong("a model of several parts; save its 'text_config' as a separate file")
-    if (config.data.get("decoder_sparse_step") or 1) != 1 or config.data.get("mlp_only_layers"):
+        raise config.wrong(
+            "a model of several parts; save its 'text_config' as a separate file"
+        )
+    if (config.data.get("decoder_sparse_step") or 1) != 1 or config.data.get(
+        "mlp_only_layers"
+    ):
         raise config.wrong(
             "'decoder_sparse_step' and 'mlp_only_layers': every layer must have experts"
         )
 
 
 def _inner(config: _Config, kind: str, hidden: int) -> int:
-    if kind == "gpt2" and "n_inner" in config.data and config.data["n_inner"] is None:
+    if (
+        kind == "gpt2"
+        and "n_inner" in config.data
+        and config.data["n_inner"] is None
+    ):
         return 4 * hidden
     if kind == "gpt2" and config.find("inner") is None:
         raise config.missing(("n_inner",), "add it; null means four times 'n_embd'")

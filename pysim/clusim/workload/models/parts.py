@@ -116,7 +116,10 @@ class Recorder:
         activations: Activations,
     ) -> Layer:
         """Return the layer written so far; `activations` is for matrices that are split in pairs."""
-        more, full = self._kept, self._kept if activations.full == activations.none else 0
+        more, full = (
+            self._kept,
+            self._kept if activations.full == activations.none else 0,
+        )
         activations = replace(
             activations, none=activations.none + more, full=activations.full + full
         )
@@ -149,15 +152,25 @@ class Recorder:
     def _cast(self, steps: list[Step]) -> list[Step]:
         result: list[Step] = []
         for step in steps:
-            result += casts(step, self.shard.precision) if isinstance(step, Kernel) else ()
+            result += (
+                casts(step, self.shard.precision) if isinstance(step, Kernel) else ()
+            )
             result.append(step)
         return result
 
     def memory(
-        self, name: str, read: float, written_bytes: float, back: float, *, inside: Inside = ""
+        self,
+        name: str,
+        read: float,
+        written_bytes: float,
+        back: float,
+        *,
+        inside: Inside = "",
     ) -> None:
         """Add a kernel that moves elements, and one that moves `back` elements backwards."""
-        one = memory_kernel(name, read, written_bytes, self.element_bytes, inside=inside)
+        one = memory_kernel(
+            name, read, written_bytes, self.element_bytes, inside=inside
+        )
         two = memory_kernel(
             f"{name} backward",
             back,
@@ -187,16 +200,22 @@ class Recorder:
         kernel = memory_kernel(name, elements, 0, self.element_bytes)
         self.pair([], [kernel.as_part("input")])
 
-    def linear(self, name: str, product: Gemm, *, inside: Inside = "", elements: int = 0) -> None:
+    def linear(
+        self, name: str, product: Gemm, *, inside: Inside = "", elements: int = 0
+    ) -> None:
         """Add a linear layer without communication."""
-        forward, back, weight = linear(name, self.shard, product, inside=inside, elements=elements)
+        forward, back, weight = linear(
+            name, self.shard, product, inside=inside, elements=elements
+        )
         self.pair([forward], [back, weight])
 
     def plain(self, name: str, m: int, n: int, k: int) -> None:
         """Add a linear layer that every rank of the tensor dimension computes in full."""
         self.linear(name, Gemm(1, m, n, k))
 
-    def column(self, name: str, m: int, n: int, k: int, *, cut: bool = False) -> None:
+    def column(
+        self, name: str, m: int, n: int, k: int, *, cut: bool = False
+    ) -> None:
         """Add a linear layer with complete inputs and split outputs, `n` of them on each rank.
 
         With `cut` only parts of the inputs are present, as after another layer; `k` is their total.
@@ -218,13 +237,19 @@ class Recorder:
             # Every rank computes a part of the outputs; the next layer needs all.
             local_n = shard.cut(n, shard.tensor, "tensor parallelism: output size")
             self._columns_of_parts(name, m, local_n, k * shard.tensor)
-            self.pair([Comm("tensor", "all_gather", m * n * self.element_bytes, name)], [])
+            self.pair(
+                [Comm("tensor", "all_gather", m * n * self.element_bytes, name)], []
+            )
             return
         if shard.overlap:
             self._rows_in_pieces(name, m, n, k)
             return
         self.plain(name, m, n, k)
-        self.leave(m * n, name, gradient_bytes=gathered_bytes(shard.precision, gradients=True))
+        self.leave(
+            m * n,
+            name,
+            gradient_bytes=gathered_bytes(shard.precision, gradients=True),
+        )
 
     def _rows_in_pieces(self, name: str, m: int, n: int, k: int) -> None:
         """Compute a part of the tokens during the sums of the previous part.
@@ -246,7 +271,9 @@ class Recorder:
             if index < parts - 1:
                 key = self._key(name)
                 size = piece * self.element_bytes
-                steps.append(Comm("tensor", "sendrecv", size, name, key, copies=True))
+                steps.append(
+                    Comm("tensor", "sendrecv", size, name, key, copies=True)
+                )
         size = round(piece * gathered_bytes(self.shard.precision, gradients=True))
         self.pair(steps, [*self._while_parts_come(name, back, size), weight])
 
@@ -256,7 +283,9 @@ class Recorder:
         for _ in range(self.shard.tensor - 1):
             key = self._key(name)
             result += [
-                Comm("tensor", "sendrecv", size, name, key, kernel.part, copies=True),
+                Comm(
+                    "tensor", "sendrecv", size, name, key, kernel.part, copies=True
+                ),
                 kernel,
                 Wait(key, kernel.part),
             ]
@@ -277,17 +306,34 @@ class Recorder:
         if self.shard.sequence_parallel:
             second = self._key(name)
             come = round(m * k * gathered_bytes(self.shard.precision))
-            before, operation = [Comm("tensor", "all_gather", come, name)], "reduce_scatter"
-            again = [Comm("tensor", "all_gather", come, f"{name} again", key=second, part="input")]
+            before, operation = (
+                [Comm("tensor", "all_gather", come, name)],
+                "reduce_scatter",
+            )
+            again = [
+                Comm(
+                    "tensor",
+                    "all_gather",
+                    come,
+                    f"{name} again",
+                    key=second,
+                    part="input",
+                )
+            ]
             gradient_steps = [Wait(second, part="input")]
-        reduce = Comm("tensor", operation, size, f"{name} input", key=key, part="input")
+        reduce = Comm(
+            "tensor", operation, size, f"{name} input", key=key, part="input"
+        )
         one: list[Step] = [*before, forward]
         if self.shard.overlap:
             parts = self.shard.tensor
             piece = linear(name, self.shard, Gemm(1, m // parts, n, k))[0]
             size_come = round(m // parts * k * gathered_bytes(self.shard.precision))
             one = self._while_parts_come(name, piece, size_come)
-        self.pair(one, [*again, back, *gradient_steps, reduce, weight, Wait(key, part="input")])
+        self.pair(
+            one,
+            [*again, back, *gradient_steps, reduce, weight, Wait(key, part="input")],
+        )
 
     def _columns_of_parts(self, name: str, m: int, n: int, k: int) -> None:
         """Add a layer that gathers and keeps its inputs, and computes `n` columns.
@@ -298,14 +344,20 @@ class Recorder:
         size, key = m * k * self.element_bytes, self._key(name)
         self._kept += round((m * k - m * k // self.shard.tensor) * self.input_bytes)
         gather = Comm("tensor", "all_gather", size, f"{name} input")
-        part = Comm("tensor", "reduce_scatter", size, f"{name} input", key=key, part="input")
+        part = Comm(
+            "tensor", "reduce_scatter", size, f"{name} input", key=key, part="input"
+        )
         self.pair([gather, forward], [back, part, weight, Wait(key, part="input")])
 
-    def _rows_of_whole(self, name: str, m: int, n: int, k: int, *, cut: bool) -> None:
+    def _rows_of_whole(
+        self, name: str, m: int, n: int, k: int, *, cut: bool
+    ) -> None:
         """Add a layer with the rows of a rank's inputs: outputs are partial sums, `n` are kept."""
         tensor = self.shard.tensor
         local_k = self.shard.cut(k, tensor, "tensor parallelism: input size")
-        forward, back, weight = linear(name, self.shard, Gemm(1, m, n * tensor, local_k))
+        forward, back, weight = linear(
+            name, self.shard, Gemm(1, m, n * tensor, local_k)
+        )
         size = m * n * tensor * self.element_bytes
         self._kept -= round(m * (k - local_k) * self.input_bytes)
         scatter = Comm("tensor", "reduce_scatter", size, name)
@@ -319,9 +371,14 @@ class Recorder:
             key=key,
             part="input",
         )
-        self.pair([forward, scatter], [gather, back, reduction, weight, Wait(key, part="input")])
+        self.pair(
+            [forward, scatter],
+            [gather, back, reduction, weight, Wait(key, part="input")],
+        )
 
-    def leave(self, elements: int, name: str = "", gradient_bytes: float = 0.0) -> None:
+    def leave(
+        self, elements: int, name: str = "", gradient_bytes: float = 0.0
+    ) -> None:
         """Sum `elements` over the tensor ranks; with sequence parallelism each keeps its part.
 
         Gradients that are then gathered have `gradient_bytes` each, or the size of the elements.
@@ -329,7 +386,9 @@ class Recorder:
         come = round(elements * (gradient_bytes or self.element_bytes))
         self._sum(name, elements * self.element_bytes, f"{name} gradient", come)
 
-    def _sum(self, name: str, size_bytes: int, back_name: str, back_bytes: int) -> None:
+    def _sum(
+        self, name: str, size_bytes: int, back_name: str, back_bytes: int
+    ) -> None:
         """Sum over the tensor ranks; with sequence parallelism scatter, and gather gradients backwards."""
         if self.shard.tensor == 1:
             return
@@ -341,8 +400,12 @@ class Recorder:
 
     def gather(self, size_bytes: int) -> None:
         """Gather the tokens of the tensor dimension before experts."""
-        back = Comm("tensor", "reduce_scatter", size_bytes, "expert gradient", part="input")
-        self.pair([Comm("tensor", "all_gather", size_bytes, "expert tokens")], [back])
+        back = Comm(
+            "tensor", "reduce_scatter", size_bytes, "expert gradient", part="input"
+        )
+        self.pair(
+            [Comm("tensor", "all_gather", size_bytes, "expert tokens")], [back]
+        )
 
     def after_experts(self, size_bytes: int) -> None:
         """Sum the outputs of partial experts."""
@@ -352,25 +415,39 @@ class Recorder:
         """Exchange tokens among the ranks of the expert dimension, and gradients back."""
         if self.shard.expert == 1:
             return
-        back = Comm("expert", "alltoall", size_bytes, f"{name} gradient", part="input")
+        back = Comm(
+            "expert", "alltoall", size_bytes, f"{name} gradient", part="input"
+        )
         self.pair([Comm("expert", "alltoall", size_bytes, name)], [back])
 
     def gather_keys(self, size_bytes: int) -> None:
         """Gather keys and values over the context dimension, and scatter their gradients."""
-        scatter = Comm("context", "reduce_scatter", size_bytes, "keys gradient", part="input")
+        scatter = Comm(
+            "context", "reduce_scatter", size_bytes, "keys gradient", part="input"
+        )
         self.pair([Comm("context", "all_gather", size_bytes, "keys")], [scatter])
 
     def gather_keys_again(self, size_bytes: int) -> None:
         """Gather keys and values again before the backward pass of the last steps."""
-        self.pair([], [Comm("context", "all_gather", size_bytes, "keys again", part="input")])
+        self.pair(
+            [],
+            [Comm("context", "all_gather", size_bytes, "keys again", part="input")],
+        )
 
     def swap(self, name: str, size_bytes: int) -> None:
         """Exchange `name` among the ranks of the context dimension, and gradients back."""
-        back = Comm("context", "alltoall", size_bytes, f"{name} gradient", part="input")
+        back = Comm(
+            "context", "alltoall", size_bytes, f"{name} gradient", part="input"
+        )
         self.pair([Comm("context", "alltoall", size_bytes, name)], [back])
 
     def start(
-        self, dim: Dim, operation: str, forward_bytes: int, backward_bytes: int, name: str
+        self,
+        dim: Dim,
+        operation: str,
+        forward_bytes: int,
+        backward_bytes: int,
+        name: str,
     ) -> None:
         """Start a communication that overlaps the following steps; `finish` ends it."""
         key = self._key(name)
@@ -380,7 +457,12 @@ class Recorder:
             [Wait(f"{key}/back", part="input")],
         )
         self._backward_start = Comm(
-            dim, operation, backward_bytes, f"{name} gradient", key=f"{key}/back", part="input"
+            dim,
+            operation,
+            backward_bytes,
+            f"{name} gradient",
+            key=f"{key}/back",
+            part="input",
         )
 
     def finish(self, _name: str) -> None:
@@ -398,7 +480,12 @@ class Recorder:
         heads, kv, rows, columns, query, value = attention
         full = 2 * batch * heads * rows * columns * (query + value)
         done = full // 2 if causal else full
-        moved = batch * (heads * rows + kv * columns) * (query + value) * self.element_bytes
+        moved = (
+            batch
+            * (heads * rows + kv * columns)
+            * (query + value)
+            * self.element_bytes
+        )
         met = (columns + rows) // 2 if causal else columns
         shape = Fused(batch, heads, kv, rows, met, query, value, causal)
         one = Kernel("attention", done, moved, fused=shape, useful=full)
@@ -417,13 +504,19 @@ class Recorder:
         heads, _, rows, columns, query, value = attention
         batch = self.shard.batch * heads
         scores = batch * rows * columns
-        one = linear("scores", self.shard, Gemm(batch, rows, columns, query), inside="core")
+        one = linear(
+            "scores", self.shard, Gemm(batch, rows, columns, query), inside="core"
+        )
         self.pair([one[0]], [kernel.as_part("input") for kernel in one[1:]])
         self.memory("softmax", scores, scores, 3 * scores, inside="core")
         if dropout:
             mask = scores / self.element_bytes
-            self.memory("dropout", scores, scores + mask, 2 * scores + mask, inside="core")
-        two = linear("values", self.shard, Gemm(batch, rows, value, columns), inside="core")
+            self.memory(
+                "dropout", scores, scores + mask, 2 * scores + mask, inside="core"
+            )
+        two = linear(
+            "values", self.shard, Gemm(batch, rows, value, columns), inside="core"
+        )
         self.pair([two[0]], [kernel.as_part("input") for kernel in two[1:]])
 
     def _key(self, name: str) -> str:

@@ -29,14 +29,50 @@ from clusim.base.datafiles import OnDemand, read
 from clusim.base.errors import InputError
 from clusim.topology.keys import did_you_mean
 from clusim.workload.kernels import Gemm
-from clusim.workload.layers import Activations, Layer, Shard, Step, Tensor, linear, memory_kernel
+from clusim.workload.layers import (
+    Activations,
+    Layer,
+    Shard,
+    Step,
+    Tensor,
+    linear,
+    memory_kernel,
+)
 from clusim.workload.models.parts import LayeredModel, Recorder, loss_gradients
 from clusim.workload.models.transformer import Latent, Transformer
 from clusim.workload.models.vision import Perceptron, ResNet
 
 CRITEO = (
-    *(39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10),
-    *(2208, 11938, 155, 4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36),
+    *(
+        39884406,
+        39043,
+        17289,
+        7420,
+        20263,
+        3,
+        7120,
+        1543,
+        63,
+        38532951,
+        2953546,
+        403346,
+        10,
+    ),
+    *(
+        2208,
+        11938,
+        155,
+        4,
+        976,
+        14,
+        39979771,
+        25641295,
+        39664984,
+        585935,
+        12972,
+        108,
+        36,
+    ),
 )
 """Rows of the tables of the Criteo terabyte data set, at most 40 million each, as in MLPerf."""
 
@@ -75,11 +111,15 @@ class Dlrm(LayeredModel):
         number of tables, scaled by `table_loads`; memory is the fullest rank's.
         """
         if shard.tensor > 1 or shard.context > 1:
-            raise InputError(f"{self.name}: only data and table (expert) parallelism")
+            raise InputError(
+                f"{self.name}: only data and table (expert) parallelism"
+            )
         b, n, e = shard.batch, shard.expert, shard.precision.bytes
         tables, width = len(self.rows), self.embedding
         if tables < n:
-            raise InputError(f"{self.name}: {tables} tables cannot be spread over {n} ranks")
+            raise InputError(
+                f"{self.name}: {tables} tables cannot be spread over {n} ranks"
+            )
         rec = Recorder(shard)
         # A rank looks up tables / n tables for the batch of all n ranks.
         pooled = b * tables * width
@@ -105,9 +145,15 @@ class Dlrm(LayeredModel):
             b * (pairs * (pairs - 1) // 2 + width),
             2 * b * pairs * width,
         )
-        tensors += self._stack(rec, b, (pairs * (pairs - 1) // 2 + width, *self.top), "top")
+        tensors += self._stack(
+            rec, b, (pairs * (pairs - 1) // 2 + width, *self.top), "top"
+        )
         kept_bytes = b * (pairs * width * 2 + sum(self.bottom) + sum(self.top)) * e
-        return [rec.layer("dlrm", "dlrm", tensors, 0, Activations(kept_bytes, kept_bytes))]
+        return [
+            rec.layer(
+                "dlrm", "dlrm", tensors, 0, Activations(kept_bytes, kept_bytes)
+            )
+        ]
 
     def table_loads(self, ranks: int) -> list[float]:
         """Return the tables of each rank relative to the mean."""
@@ -128,12 +174,17 @@ class Dlrm(LayeredModel):
         return max(map(sum, self._parts(ranks)))
 
     @staticmethod
-    def _stack(rec: Recorder, batch: int, sizes: tuple[int, ...], name: str) -> list[Tensor]:
+    def _stack(
+        rec: Recorder, batch: int, sizes: tuple[int, ...], name: str
+    ) -> list[Tensor]:
         tensors = []
         for index, (inner, outer) in enumerate(pairwise(sizes)):
             rec.linear(f"{name} {index}", Gemm(1, batch, outer, inner))
             rec.memory(
-                f"{name} {index} activation", batch * outer, batch * outer, 3 * batch * outer
+                f"{name} {index} activation",
+                batch * outer,
+                batch * outer,
+                3 * batch * outer,
             )
             tensors += [
                 Tensor(f"{name} {index}", inner * outer),
@@ -183,20 +234,31 @@ class Recurrent(LayeredModel):
         rec.pair([], [linear("recurrent", shard, Gemm(1, tokens, wide, h))[2]])
         forward, back, _ = linear("recurrent", shard, Gemm(1, b, wide, h))
         # Reads both products and the cell's state, writes gates, state and output; backwards their gradients.
-        cell = memory_kernel("cell", b * (2 * wide + h), b * (wide + 2 * h), shard.precision.bytes)
+        cell = memory_kernel(
+            "cell", b * (2 * wide + h), b * (wide + 2 * h), shard.precision.bytes
+        )
         undone = memory_kernel(
-            "cell backward", b * (wide + 4 * h), b * (wide + h), shard.precision.bytes
+            "cell backward",
+            b * (wide + 4 * h),
+            b * (wide + h),
+            shard.precision.bytes,
         ).as_part("input")
         one: list[Step] = [forward, cell]
         two: list[Step] = [undone, back]
         for _ in range(shard.sequence):
             rec.pair(one, two)
-        shapes = [("inputs", wide * h), ("recurrent", wide * h), ("biases", 2 * wide)]
+        shapes = [
+            ("inputs", wide * h),
+            ("recurrent", wide * h),
+            ("biases", 2 * wide),
+        ]
         size, e = tokens * h, shard.precision.bytes
         # Inputs, gates and states; outputs are the inputs of the next layer.
         kept_bytes = (2 * size + tokens * wide) * e
         tensors = [Tensor(*shape) for shape in shapes]
-        return rec.layer("lstm", "block", tensors, size * e, Activations(kept_bytes, size * e))
+        return rec.layer(
+            "lstm", "block", tensors, size * e, Activations(kept_bytes, size * e)
+        )
 
     def _head(self, shard: Shard) -> Layer:
         rec, tokens, e = Recorder(shard), self.samples(shard), shard.precision.bytes
@@ -204,8 +266,13 @@ class Recurrent(LayeredModel):
         logits = tokens * self.vocab
         rec.memory("cross entropy", 2 * logits, logits, 2 * logits)
         kept_bytes = tokens * self.hidden * e + logits * 4
-        tensors = [Tensor("head", self.vocab * self.hidden), Tensor("head bias", self.vocab)]
-        acts = Activations(kept_bytes, kept_bytes, gradients=loss_gradients(logits, shard))
+        tensors = [
+            Tensor("head", self.vocab * self.hidden),
+            Tensor("head bias", self.vocab),
+        ]
+        acts = Activations(
+            kept_bytes, kept_bytes, gradients=loss_gradients(logits, shard)
+        )
         return rec.layer("head", "head", tensors, 0, acts)
 
 
@@ -219,14 +286,24 @@ def _transformers() -> list[Transformer]:
     for name, entry in data["models"].items():
         keys = data["families"].get(entry.pop("family", ""), {}) | entry
         heads, hidden = keys["heads"], keys["hidden"]
-        usual = {"kv_heads": heads, "head_size": hidden // heads, "intermediate": 4 * hidden}
+        usual = {
+            "kv_heads": heads,
+            "head_size": hidden // heads,
+            "intermediate": 4 * hidden,
+        }
         latent = Latent(**keys.pop("latent")) if "latent" in keys else None
         result.append(Transformer(name, **(usual | keys), latent=latent))
     return result
 
 
 def _by_name() -> dict[str, Model]:
-    models: list[Model] = [Perceptron("mlp"), ResNet(), *_transformers(), Dlrm(), Recurrent()]
+    models: list[Model] = [
+        Perceptron("mlp"),
+        ResNet(),
+        *_transformers(),
+        Dlrm(),
+        Recurrent(),
+    ]
     return {model.name: model for model in models}
 
 

@@ -18,8 +18,21 @@ from typing import Literal
 
 from clusim.base.errors import InputError
 from clusim.workload.kernels import Gemm, Part
-from clusim.workload.layers import JOINED, Activations, Comm, Layer, Shard, Tensor, memory_kernel
-from clusim.workload.models.parts import Attention, LayeredModel, Recorder, loss_gradients
+from clusim.workload.layers import (
+    JOINED,
+    Activations,
+    Comm,
+    Layer,
+    Shard,
+    Tensor,
+    memory_kernel,
+)
+from clusim.workload.models.parts import (
+    Attention,
+    LayeredModel,
+    Recorder,
+    loss_gradients,
+)
 from clusim.workload.recipes import input_bytes, output_bytes
 
 
@@ -91,11 +104,17 @@ class Transformer(LayeredModel):
                 f"tensor parallelism: {self.kv_heads} heads of keys and values cannot be cut into or copied to"
                 f" {shard.tensor} parts"
             )
-        shard.cut(self.vocab + -self.vocab % shard.tensor, shard.tensor, "vocabulary")
+        shard.cut(
+            self.vocab + -self.vocab % shard.tensor, shard.tensor, "vocabulary"
+        )
         shard.cut(shard.sequence, shard.context * shard.tensor, "sequence length")
         if shard.around == "ulysses" and shard.context > 1:
             local_heads = self.heads // shard.tensor
-            shard.cut(local_heads, shard.context, "context parallelism by ulysses: heads of a rank")
+            shard.cut(
+                local_heads,
+                shard.context,
+                "context parallelism by ulysses: heads of a rank",
+            )
             kv = self._local_heads(shard)[1]
             if kv % shard.context and shard.context % kv:
                 raise InputError(
@@ -103,12 +122,20 @@ class Transformer(LayeredModel):
                     f" copied to {shard.context} parts"
                 )
         if shard.expert > 1 and not self.experts:
-            raise InputError(f"expert parallelism {shard.expert}: {self.name} has no experts")
+            raise InputError(
+                f"expert parallelism {shard.expert}: {self.name} has no experts"
+            )
         if self.experts:
             shard.cut(self.experts, shard.expert, "expert parallelism: experts")
-            shard.cut(self.expert_size, shard.tensor, "tensor parallelism: inner size of an expert")
+            shard.cut(
+                self.expert_size,
+                shard.tensor,
+                "tensor parallelism: inner size of an expert",
+            )
         if self.intermediate:
-            shard.cut(self.intermediate, shard.tensor, "tensor parallelism: inner size")
+            shard.cut(
+                self.intermediate, shard.tensor, "tensor parallelism: inner size"
+            )
         if self.positions and shard.sequence > self.positions:
             raise InputError(
                 f"sequence {shard.sequence}: {self.name} has {self.positions} positions"
@@ -121,7 +148,9 @@ class Transformer(LayeredModel):
                 f"{self.heads} attention heads cannot share {self.kv_heads} heads of keys and values"
             )
         if self.experts and not 1 <= self.top_k <= self.experts:
-            raise InputError(f"top_k {self.top_k}: must be 1 to {self.experts}, the experts")
+            raise InputError(
+                f"top_k {self.top_k}: must be 1 to {self.experts}, the experts"
+            )
         if self.dense_layers > self.layers:
             raise InputError(
                 f"dense_layers {self.dense_layers}: the model has {self.layers} layers"
@@ -130,7 +159,11 @@ class Transformer(LayeredModel):
     def build(self, shard: Shard) -> list[Layer]:
         """Return the layers of a rank: embedding, blocks, head; equal blocks are one object."""
         self.check(shard)
-        dense = self._block(shard, moe=False) if self.dense_layers or not self.experts else None
+        dense = (
+            self._block(shard, moe=False)
+            if self.dense_layers or not self.experts
+            else None
+        )
         moe = self._block(shard, moe=True) if self.experts else None
         result = [self._embedding(shard)]
         for index in range(self.layers):
@@ -149,22 +182,31 @@ class Transformer(LayeredModel):
         rows = -(-self.vocab // shard.tensor)
         size = shard.tokens * self.hidden
         tensors = [Tensor("embedding", rows * self.hidden)]
-        tensors += [Tensor("positions", self.positions * self.hidden)] * bool(self.positions)
-        tensors += [Tensor("segments", self.segments * self.hidden)] * bool(self.segments)
+        tensors += [Tensor("positions", self.positions * self.hidden)] * bool(
+            self.positions
+        )
+        tensors += [Tensor("segments", self.segments * self.hidden)] * bool(
+            self.segments
+        )
         if self.segments:
             tensors += self._norm("embedding norm")
         rec.memory("embedding", size, size, 2 * size)
         rec.leave(size)
         kept_bytes = shard.local_tokens * self.hidden * self.dropout
         acts = Activations(kept_bytes, kept_bytes)
-        return rec.layer("embedding", "embedding", tensors, self._input_bytes(shard), acts)
+        return rec.layer(
+            "embedding", "embedding", tensors, self._input_bytes(shard), acts
+        )
 
     def _input_bytes(self, shard: Shard) -> int:
         return shard.local_tokens * self.hidden * shard.precision.bytes
 
     def _head(self, shard: Shard) -> Layer:
         rec = Recorder(shard)
-        local, rows = shard.local_tokens * self.hidden, -(-self.vocab // shard.tensor)
+        local, rows = (
+            shard.local_tokens * self.hidden,
+            -(-self.vocab // shard.tensor),
+        )
         e = shard.precision.bytes
         rec.norm("final norm", local)
         tensors = [] if self.segments else self._norm("final norm")
@@ -179,9 +221,13 @@ class Transformer(LayeredModel):
         logits = shard.tokens * rows
         self._loss(rec, shard, logits)
         if shard.tensor > 1:
-            rec.forward.append(Comm("tensor", "allreduce", 3 * shard.tokens * 4, "cross entropy"))
+            rec.forward.append(
+                Comm("tensor", "allreduce", 3 * shard.tokens * 4, "cross entropy")
+            )
         kept_bytes = 2 * local * e + logits * 4
-        acts = Activations(kept_bytes, kept_bytes, gradients=loss_gradients(logits, shard))
+        acts = Activations(
+            kept_bytes, kept_bytes, gradients=loss_gradients(logits, shard)
+        )
         return rec.layer("head", "head", tensors, 0, acts)
 
     def _loss(self, rec: Recorder, shard: Shard, logits: int) -> None:
@@ -217,12 +263,18 @@ class Transformer(LayeredModel):
         feed = self._experts(rec, shard) if moe else self._feed_forward(rec, shard)
         rec.module("moe" if moe else "mlp", first, feed[1] - local * e)
         tensors += feed[0]
-        kept_bytes = 2 * local * e + kept_attention + feed[1] + self._residual(rec, shard)
+        kept_bytes = (
+            2 * local * e + kept_attention + feed[1] + self._residual(rec, shard)
+        )
         acts = Activations(
             kept_bytes + self._attention_kept(shard) + self._scores(shard), local * e
         )
         return rec.layer(
-            "block", "moe" if moe else "block", tensors, self._input_bytes(shard), acts
+            "block",
+            "moe" if moe else "block",
+            tensors,
+            self._input_bytes(shard),
+            acts,
         )
 
     def _residual(self, rec: Recorder, shard: Shard) -> int:
@@ -247,24 +299,36 @@ class Transformer(LayeredModel):
             kv = max(kv, shard.context)
         elements = heads * query + kv * (query + value)
         if self.latent is not None:
-            elements = heads * (2 * query + value) + self.latent.q_rank + self.latent.kv_rank
-        output_size = heads * value * output_bytes(shard.precision, fused=shard.flash)
-        return round(n * (elements * shard.precision.bytes + output_size)) + self._normed_bytes(
-            shard
+            elements = (
+                heads * (2 * query + value)
+                + self.latent.q_rank
+                + self.latent.kv_rank
+            )
+        output_size = (
+            heads * value * output_bytes(shard.precision, fused=shard.flash)
         )
+        return round(
+            n * (elements * shard.precision.bytes + output_size)
+        ) + self._normed_bytes(shard)
 
     def _normed_bytes(self, shard: Shard) -> int:
         """Return the kept input of attention [bytes]: in 8 bits, one copy per layer that reads it."""
         readers = 2 if self.latent is not None and shard.precision.recipe else 1
-        return round(readers * shard.local_tokens * self.hidden * input_bytes(shard.precision))
+        return round(
+            readers * shard.local_tokens * self.hidden * input_bytes(shard.precision)
+        )
 
     def _scores(self, shard: Shard) -> int:
         """Return the kept scores of attention: softmax, dropout and its mask [bytes]."""
         heads, _ = self._local_heads(shard)
-        scores = shard.batch * heads * (shard.sequence // shard.context) * shard.sequence
+        scores = (
+            shard.batch * heads * (shard.sequence // shard.context) * shard.sequence
+        )
         if shard.flash:
             return shard.tokens * heads * 4
-        return scores * (2 * shard.precision.bytes + 1 if self.dropout else shard.precision.bytes)
+        return scores * (
+            2 * shard.precision.bytes + 1 if self.dropout else shard.precision.bytes
+        )
 
     def _local_heads(self, shard: Shard) -> tuple[int, int]:
         return self.heads // shard.tensor, max(1, self.kv_heads // shard.tensor)
@@ -306,14 +370,21 @@ class Transformer(LayeredModel):
         latent, n, h = self.latent, shard.tokens, self.hidden
         assert latent is not None
         heads, _ = self._local_heads(shard)
-        up = heads * (latent.nope + latent.rope), heads * (latent.nope + latent.value)
+        up = (
+            heads * (latent.nope + latent.rope),
+            heads * (latent.nope + latent.value),
+        )
         rec.plain("q down", n, latent.q_rank, h)
         rec.plain("kv down", n, latent.kv_rank + latent.rope, h)
         first = len(rec.forward)
         rec.column("q up", n, up[0], latent.q_rank)
         rec.plain("kv up", n, up[1], latent.kv_rank)
         query, value = self._head_sizes()
-        rec.module("mla_up_proj", first, n * heads * (2 * query + value) * shard.precision.bytes)
+        rec.module(
+            "mla_up_proj",
+            first,
+            n * heads * (2 * query + value) * shard.precision.bytes,
+        )
         return [
             _factor("q down", latent.q_rank * h),
             Tensor("q norm", latent.q_rank),
@@ -326,20 +397,33 @@ class Transformer(LayeredModel):
     def _core(self, rec: Recorder, shard: Shard, heads: int, kv: int) -> None:
         """Write scores, softmax and values, fused or not, with context parallelism."""
         query, value = self._head_sizes()
-        part, sequence, parts = shard.sequence // shard.context, shard.sequence, shard.context
+        part, sequence, parts = (
+            shard.sequence // shard.context,
+            shard.sequence,
+            shard.context,
+        )
         token = shard.batch * part * shard.precision.bytes
         ring = token * kv * (query + value)
         if parts > 1 and shard.around == "all-gather":
             # Keys and values are gathered again for the backward pass, and their gradients scattered.
             rec.gather_keys(ring * parts)
-            self._attend(rec, shard, Attention(heads, kv, part, sequence, query, value))
+            self._attend(
+                rec, shard, Attention(heads, kv, part, sequence, query, value)
+            )
             rec.gather_keys_again(ring * parts)
         elif parts > 1 and shard.around == "ulysses":
             # If a rank has fewer heads of keys than there are ranks, each head is sent to several.
             num_key_heads = max(kv, parts)
-            rec.swap("heads", token * (heads * query + num_key_heads * (query + value)))
+            rec.swap(
+                "heads", token * (heads * query + num_key_heads * (query + value))
+            )
             attention = Attention(
-                heads // parts, num_key_heads // parts, sequence, sequence, query, value
+                heads // parts,
+                num_key_heads // parts,
+                sequence,
+                sequence,
+                query,
+                value,
             )
             self._attend(rec, shard, attention)
             rec.swap("tokens", token * heads * value)
@@ -347,7 +431,9 @@ class Transformer(LayeredModel):
             for step in range(parts):
                 if step < parts - 1:
                     rec.start("context", "sendrecv", ring, 2 * ring, f"ring {step}")
-                self._attend(rec, shard, Attention(heads, kv, part, part, query, value))
+                self._attend(
+                    rec, shard, Attention(heads, kv, part, part, query, value)
+                )
                 if step < parts - 1:
                     rec.finish(f"ring {step}")
 
@@ -366,11 +452,15 @@ class Transformer(LayeredModel):
         if self.gated:
             rec.join("fc1", (local_size, local_size))
         first = len(rec.forward)
-        rec.memory("activation", n * wide, n * local_size, n * (2 * wide + local_size))
+        rec.memory(
+            "activation", n * wide, n * local_size, n * (2 * wide + local_size)
+        )
         rec.module("mlp_act", first, round(n * local_size * operand))
         rec.row("fc2", n, h, local_size)
         tensors = [_factor("fc1", wide * h)] + [Tensor("fc1 bias", wide)] * self.bias
-        tensors += [_factor("fc2", local_size * h)] + [Tensor("fc2 bias", h)] * self.bias
+        tensors += [_factor("fc2", local_size * h)] + [
+            Tensor("fc2 bias", h)
+        ] * self.bias
         inputs = (n * local_size + shard.local_tokens * h) * operand
         return tensors, n * wide * shard.precision.bytes + round(inputs)
 
@@ -396,7 +486,10 @@ class Transformer(LayeredModel):
             rec.row("shared fc2", shard.tokens, h, inner)
             shared = self._shared_kept(shard, inner)
             rec.module("shared_experts", first, shared)
-            tensors += [_factor("shared fc1", 2 * inner * h), _factor("shared fc2", inner * h)]
+            tensors += [
+                _factor("shared fc1", 2 * inner * h),
+                _factor("shared fc2", inner * h),
+            ]
         moved = routed * h
         rec.memory("permute", moved, moved, 2 * moved)
         self._exchange(rec, shard, "dispatch")
@@ -415,15 +508,21 @@ class Transformer(LayeredModel):
             inside="expert",
         )
         rec.module("moe_act", first, round(routed * local_size * operand))
-        rec.linear("expert fc2", Gemm(count, per_expert, h, local_size), inside="expert")
-        rec.after_experts(moved * t * e if cut else shard.tokens * self.top_k * h * e)
+        rec.linear(
+            "expert fc2", Gemm(count, per_expert, h, local_size), inside="expert"
+        )
+        rec.after_experts(
+            moved * t * e if cut else shard.tokens * self.top_k * h * e
+        )
         self._exchange(rec, shard, "combine")
         rec.memory("unpermute", moved, tokens * h, moved + tokens * h)
         tensors += [
             _factor("expert fc1", count * wide * h, expert=True),
             _factor("expert fc2", count * local_size * h, expert=True),
         ]
-        total = (routed * wide + 2 * tokens * h) * e + round(routed * (local_size + h) * operand)
+        total = (routed * wide + 2 * tokens * h) * e + round(
+            routed * (local_size + h) * operand
+        )
         return tensors, total + shared
 
     def _shared_kept(self, shard: Shard, inner: int) -> int:
@@ -432,19 +531,29 @@ class Transformer(LayeredModel):
         Their input is the router's and not counted, except an 8-bit copy.
         """
         operand = input_bytes(shard.precision)
-        copy = shard.local_tokens * self.hidden * operand if shard.precision.recipe else 0
+        copy = (
+            shard.local_tokens * self.hidden * operand
+            if shard.precision.recipe
+            else 0
+        )
         product_bytes = shard.tokens * inner * (2 * shard.precision.bytes + operand)
         return round(product_bytes + copy)
 
-    def _exchange(self, rec: Recorder, shard: Shard, kind: Literal["dispatch", "combine"]) -> None:
+    def _exchange(
+        self, rec: Recorder, shard: Shard, kind: Literal["dispatch", "combine"]
+    ) -> None:
         """Exchange tokens with each of their experts, or with DeepEP with each rank that has one."""
         deepep, tokens, e = shard.deepep, shard.local_tokens, shard.precision.bytes
         if deepep is None or shard.expert == 1:
             rec.exchange(kind, tokens * self.top_k * self.hidden * e)
             return
-        routed = deepep.route_tokens(tokens, self.hidden, shard.expert, (self.experts, self.top_k))
+        routed = deepep.route_tokens(
+            tokens, self.hidden, shard.expert, (self.experts, self.top_k)
+        )
 
-        def once(direction: Literal["dispatch", "combine"], name: str, part: Part) -> Comm:
+        def once(
+            direction: Literal["dispatch", "combine"], name: str, part: Part
+        ) -> Comm:
             size = deepep.exchange_sizes(direction, routed, e)
             least_ps = deepep.least_ps(direction, routed, size.inside)
             return Comm(
@@ -460,8 +569,12 @@ class Transformer(LayeredModel):
             )
 
         # Gradients return in the opposite mode: combine for dispatch, and vice versa.
-        back: Literal["dispatch", "combine"] = "combine" if kind == "dispatch" else "dispatch"
-        rec.pair([once(kind, kind, "forward")], [once(back, f"{kind} gradient", "input")])
+        back: Literal["dispatch", "combine"] = (
+            "combine" if kind == "dispatch" else "dispatch"
+        )
+        rec.pair(
+            [once(kind, kind, "forward")], [once(back, f"{kind} gradient", "input")]
+        )
 
 
 def _factor(name: str, elements: int, *, expert: bool = False) -> Tensor:

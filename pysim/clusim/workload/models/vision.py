@@ -49,11 +49,19 @@ class Perceptron(LayeredModel):
         """Return the layers of a rank."""
         result = []
         for index, (inner, outer) in enumerate(pairwise(self.sizes)):
-            rec, m, t, e = Recorder(shard), shard.batch, shard.tensor, shard.precision.bytes
+            rec, m, t, e = (
+                Recorder(shard),
+                shard.batch,
+                shard.tensor,
+                shard.precision.bytes,
+            )
             rows = t > 1 and index % 2 == 1 and shard.style == "paired"
             if rows:
                 rec.row(
-                    f"fc{index}", m, outer, shard.cut(inner, t, "tensor parallelism: inner size")
+                    f"fc{index}",
+                    m,
+                    outer,
+                    shard.cut(inner, t, "tensor parallelism: inner size"),
                 )
             else:
                 local_size = shard.cut(outer, t, "tensor parallelism: layer size")
@@ -62,11 +70,15 @@ class Perceptron(LayeredModel):
             wide = outer if rows else outer // t
             rec.memory("activation", m * wide, m * wide, 3 * m * wide)
             weights = inner * outer // t
-            tensors = [Tensor(f"fc{index}", weights)] + [Tensor(f"bias{index}", wide)] * self.bias
+            tensors = [Tensor(f"fc{index}", weights)] + [
+                Tensor(f"bias{index}", wide)
+            ] * self.bias
             gathered = shard.style == "column" and index > 0
             kept_bytes = m * (inner // t if rows or gathered else inner) * e
             acts = Activations(kept_bytes + m * wide * e, kept_bytes)
-            result.append(rec.layer(f"fc{index}", "linear", tensors, m * wide * e, acts))
+            result.append(
+                rec.layer(f"fc{index}", "linear", tensors, m * wide * e, acts)
+            )
         return result
 
 
@@ -117,7 +129,9 @@ class ResNet(LayeredModel):
         ]
         kept_bytes = shard.batch * channels * shard.precision.bytes
         result.append(
-            rec.layer("classifier", "head", tensors, 0, Activations(kept_bytes, kept_bytes))
+            rec.layer(
+                "classifier", "head", tensors, 0, Activations(kept_bytes, kept_bytes)
+            )
         )
         return result
 
@@ -130,14 +144,24 @@ class ResNet(LayeredModel):
         e = shard.precision.bytes
         images, pooled = shard.batch * 3 * self.image**2 * e, pixels // 4
         kept_bytes += images + pooled * (e + INDEX_BYTES)
-        return rec.layer("stem", "stem", tensors, pooled * e, Activations(kept_bytes, images))
+        return rec.layer(
+            "stem", "stem", tensors, pooled * e, Activations(kept_bytes, images)
+        )
 
-    def _bottleneck(self, shard: Shard, channels: int, width: int, side: int, stride: int) -> Layer:
+    def _bottleneck(
+        self, shard: Shard, channels: int, width: int, side: int, stride: int
+    ) -> Layer:
         rec, out = Recorder(shard), side // stride
         tensors: list[Tensor] = []
-        kept_bytes = _convolve(rec, tensors, _Conv("conv1", channels, width, 1, side))
-        kept_bytes += _convolve(rec, tensors, _Conv("conv2", width, width, 3, out, stride))
-        kept_bytes += _convolve(rec, tensors, _Conv("conv3", width, 4 * width, 1, out))
+        kept_bytes = _convolve(
+            rec, tensors, _Conv("conv1", channels, width, 1, side)
+        )
+        kept_bytes += _convolve(
+            rec, tensors, _Conv("conv2", width, width, 3, out, stride)
+        )
+        kept_bytes += _convolve(
+            rec, tensors, _Conv("conv3", width, 4 * width, 1, out)
+        )
         if channels != 4 * width or stride > 1:
             short = _Conv("shortcut", channels, 4 * width, 1, out, stride)
             kept_bytes += _convolve(rec, tensors, short, active=False)
@@ -165,7 +189,9 @@ INDEX_BYTES = 8
 """Index of the maximum of a pooling window."""
 
 
-def _convolve(rec: Recorder, tensors: list[Tensor], conv: _Conv, *, active: bool = True) -> int:
+def _convolve(
+    rec: Recorder, tensors: list[Tensor], conv: _Conv, *, active: bool = True
+) -> int:
     """Add convolution, normalisation and, if `active`, activation; return the bytes kept."""
     name, into, out, kernel, side, stride = conv
     shard = rec.shard
@@ -173,7 +199,10 @@ def _convolve(rec: Recorder, tensors: list[Tensor], conv: _Conv, *, active: bool
     moved = pixels * stride * stride * into + window * out + pixels * out
     rec.linear(name, Gemm(1, pixels, out, window), elements=moved)
     _normalise(rec, f"{name} norm", pixels * out, out)
-    tensors += [Tensor(name, into * out * kernel * kernel), Tensor(f"{name} norm", 2 * out)]
+    tensors += [
+        Tensor(name, into * out * kernel * kernel),
+        Tensor(f"{name} norm", 2 * out),
+    ]
     statistics = 2 * 4 * out
     return (2 if active else 1) * pixels * out * shard.precision.bytes + statistics
 
@@ -186,6 +215,8 @@ def _normalise(rec: Recorder, name: str, elements: int, channels: int) -> None:
         return
     rec.memory(f"{name} statistics", elements, 0, 2 * elements)
     exchanged_bytes = ranks * (2 * channels + 1) * single
-    summed = Comm("norm", "allreduce", 2 * channels * single, f"{name} gradient", part="input")
+    summed = Comm(
+        "norm", "allreduce", 2 * channels * single, f"{name} gradient", part="input"
+    )
     rec.pair([Comm("norm", "all_gather", exchanged_bytes, name)], [summed])
     rec.memory(name, elements, elements, 2 * elements)

@@ -31,7 +31,11 @@ class BlockEmitter(Emitter):
     def folds(self, *, in_parallel: bool = False) -> bool:
         """True if equal blocks are replicated: kernels must always last equally long on all ranks."""
         folder = self.folder
-        return folder is not None and self.uniform and (folder.reductions or not in_parallel)
+        return (
+            folder is not None
+            and self.uniform
+            and (folder.reductions or not in_parallel)
+        )
 
     def block(self, stage: int, steps: Sequence[Step], key: Any, name: str) -> None:
         """Add the steps of a block, replicated if possible."""
@@ -44,19 +48,27 @@ class BlockEmitter(Emitter):
             if not folder.replicates_next():
                 self._run_on(stage, ranks, steps, name)
             elif talks:
-                result = folder.find(key, ranks, partial(self._alone, stage, ranks, steps))
+                result = folder.find(
+                    key, ranks, partial(self._alone, stage, ranks, steps)
+                )
                 self._fold(ranks, result, name, self._issue_of(steps))
             else:
-                self._fold_kernels(ranks, [k for k in steps if isinstance(k, Kernel)], name)
+                self._fold_kernels(
+                    ranks, [k for k in steps if isinstance(k, Kernel)], name
+                )
 
-    def _alone(self, stage: int, ranks: Sequence[int], steps: Sequence[Step]) -> Alone:
+    def _alone(
+        self, stage: int, ranks: Sequence[int], steps: Sequence[Step]
+    ) -> Alone:
         """Write steps on some ranks of a stage as a separate schedule."""
         builder = ScheduleBuilder(self.plan.fabric, "block")
         writer = Emitter(self.plan, builder, only=frozenset(ranks), nccl=self.nccl)
         writer.run(stage, steps, "block")
         return Alone(builder.build(), writer.tail, writer.traffic, writer.flops)
 
-    def _run_on(self, stage: int, ranks: Sequence[int], steps: Sequence[Step], name: str) -> None:
+    def _run_on(
+        self, stage: int, ranks: Sequence[int], steps: Sequence[Step], name: str
+    ) -> None:
         """Add steps on some ranks of a stage only."""
         only, groups = self.only, self._groups
         self.only, self._groups = frozenset(ranks), {}
@@ -66,7 +78,9 @@ class BlockEmitter(Emitter):
     def _issue_of(self, steps: Sequence[Step]) -> Issue | None:
         return self.host.host.steps(steps) if self.host is not None else None
 
-    def _fold(self, ranks: tuple[int, ...], block: Folded, name: str, issue: Issue | None) -> None:
+    def _fold(
+        self, ranks: tuple[int, ...], block: Folded, name: str, issue: Issue | None
+    ) -> None:
         """Add a block that communicates: its ranks start together."""
         assert self.folder is not None
         waits = {rank: self.tail.get(rank, ()) for rank in ranks}
@@ -98,7 +112,9 @@ class BlockEmitter(Emitter):
             result.setdefault(values[rank], []).append(rank)
         return [(tuple(group), value) for value, group in result.items()]
 
-    def _fold_kernels(self, ranks: tuple[int, ...], kernels: Sequence[Kernel], name: str) -> None:
+    def _fold_kernels(
+        self, ranks: tuple[int, ...], kernels: Sequence[Kernel], name: str
+    ) -> None:
         """Add a block of kernels only; every rank starts independently."""
         assert self.folder is not None
         if not kernels:
@@ -109,17 +125,27 @@ class BlockEmitter(Emitter):
         issue = self._issue_of(kernels)
         tasks: dict[int, int] = {}
         for group, after in self._alike(ranks, waits, issue):
-            tasks |= dict.fromkeys(group, self._pause(group, time_ps, name, (after, issue)))
+            tasks |= dict.fromkeys(
+                group, self._pause(group, time_ps, name, (after, issue))
+            )
         moved = sum(map(self.plan.chip.moved_bytes, kernels))
         result = self.folder.kernels(ranks, (time_ps, moved, flops))
-        self._count_replicated(FoldedBlock(tasks, waits, result, self.folder.last, coupled=False))
+        self._count_replicated(
+            FoldedBlock(tasks, waits, result, self.folder.last, coupled=False)
+        )
 
     def messages(
-        self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
+        self,
+        exchange: Exchange,
+        pairs: Sequence[tuple[int, int]],
+        waits: Tails,
+        stream: str,
     ) -> Tails:
         """Add parallel messages of equal size, one per pair of ranks, replicated if requested."""
         folder = self.folder
-        if folder is None or not (self.uniform and folder.messages and folder.replicates_next()):
+        if folder is None or not (
+            self.uniform and folder.messages and folder.replicates_next()
+        ):
             return super().messages(exchange, pairs, waits, stream)
 
         def write(writer: Emitter) -> Tails:
@@ -127,7 +153,9 @@ class BlockEmitter(Emitter):
             return writer.messages(exchange, pairs, nothing, stream)
 
         ranks = (*(src for src, _ in pairs), *(dst for _, dst in pairs))
-        return self._fold_beside(exchange, stream, {rank: waits[rank] for rank in ranks}, write)
+        return self._fold_beside(
+            exchange, stream, {rank: waits[rank] for rank in ranks}, write
+        )
 
     def collectives(
         self,
@@ -147,11 +175,19 @@ class BlockEmitter(Emitter):
             return writer.collectives(exchange, groups, stream)
 
         ranks = [rank for group in groups for rank in group]
-        waits = {rank: (after or {}).get(rank, self.tail.get(rank, ())) for rank in ranks}
-        return self._fold_beside(exchange, stream or dim_of(exchange.dim), waits, write)
+        waits = {
+            rank: (after or {}).get(rank, self.tail.get(rank, ())) for rank in ranks
+        }
+        return self._fold_beside(
+            exchange, stream or dim_of(exchange.dim), waits, write
+        )
 
     def _fold_beside(
-        self, exchange: Exchange, stream: str, waits: Tails, write: Callable[[Emitter], Tails]
+        self,
+        exchange: Exchange,
+        stream: str,
+        waits: Tails,
+        write: Callable[[Emitter], Tails],
     ) -> Tails:
         """Add the exchange that `write` writes, replicated; the next kernels do not wait for it."""
         assert self.folder is not None
@@ -170,10 +206,16 @@ class BlockEmitter(Emitter):
         tasks: dict[int, int] = {}
         for group, end_ps in self._alike(ranks, result.end_ps, None):
             task = self.builder.delay(
-                group[0], end_ps, stream=stream, name=f"{exchange.name}{SUFFIX}", after=_all(waits)
+                group[0],
+                end_ps,
+                stream=stream,
+                name=f"{exchange.name}{SUFFIX}",
+                after=_all(waits),
             )
             tasks |= dict.fromkeys(group, task)
-        self._count_replicated(FoldedBlock(tasks, waits, result, self.folder.last, message=True))
+        self._count_replicated(
+            FoldedBlock(tasks, waits, result, self.folder.last, message=True)
+        )
         return {rank: (task,) for rank, task in tasks.items()}
 
     def _pause(
@@ -186,12 +228,16 @@ class BlockEmitter(Emitter):
         """Add the pause of a block at these ranks; `start` holds dependencies and host work."""
         after, issue = start
         host = self._issue(ranks[0], issue, name)
-        task = self.builder.delay(ranks[0], time_ps, name=f"{name}{SUFFIX}", after=after)
+        task = self.builder.delay(
+            ranks[0], time_ps, name=f"{name}{SUFFIX}", after=after
+        )
         for rank in ranks:
             self._behind(rank, task, host, issue)
         return task
 
-    def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
+    def optimizer(
+        self, ranks: Iterable[int], elements: int, name: str = "optimizer"
+    ) -> None:
         """Add an optimiser step over this number of parameters."""
         if (
             elements > 0

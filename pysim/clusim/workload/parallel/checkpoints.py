@@ -49,7 +49,10 @@ def step_on_host(emitter: Emitter, ranks: Iterable[int], elements: int) -> None:
     part = elements / tiles
     stages = (
         ("gradients to host", part * size / path.rate_Bps),
-        ("optimizer on host", plan.optimizer.kernel(elements).bytes / tiles / path.memory_Bps),
+        (
+            "optimizer on host",
+            plan.optimizer.kernel(elements).bytes / tiles / path.memory_Bps,
+        ),
         ("weights from host", part * plan.precision.bytes / path.rate_Bps),
     )
     for rank in ranks:
@@ -59,7 +62,9 @@ def step_on_host(emitter: Emitter, ranks: Iterable[int], elements: int) -> None:
             for name, seconds in stages:
                 delay_ps = round(seconds * 1e12)
                 stream = TO_HOST if name.endswith("to host") else name
-                task = emitter.builder.delay(rank, delay_ps, stream=stream, name=name, after=after)
+                task = emitter.builder.delay(
+                    rank, delay_ps, stream=stream, name=name, after=after
+                )
                 after = (task,)
         emitter.tail[rank] = after
 
@@ -103,7 +108,9 @@ class Away:
         result: Tails = {}
         for rank in self.ranks:
             after = (*self.emitter.tail.get(rank, ()), *copies.get(rank, ()))
-            task = self.emitter.builder.delay(rank, delay_ps, stream=stream, name=name, after=after)
+            task = self.emitter.builder.delay(
+                rank, delay_ps, stream=stream, name=name, after=after
+            )
             result[rank] = (task,)
         return result
 
@@ -157,11 +164,15 @@ def checkpoint_of(plan: ParallelPlan) -> Checkpoint | None:
         return None
     optimizer = plan.optimizer
     bytes_per_element = optimizer.weight + optimizer.state
-    moved = optimizer.weight if plan.workload.offload.optimizer else bytes_per_element
+    moved = (
+        optimizer.weight if plan.workload.offload.optimizer else bytes_per_element
+    )
     shares = [_share(plan, stage) for stage in range(plan.mesh.pipeline)]
     copied = tuple(round(share * plan.model.parameters * moved) for share in shares)
     rate = host_way(plan.fabric).rate_Bps
-    result = Checkpoint(plan.model.parameters * bytes_per_element, copied, rate, float(spec.write))
+    result = Checkpoint(
+        plan.model.parameters * bytes_per_element, copied, rate, float(spec.write)
+    )
     if result.write_s > LONGEST_S:
         place = (
             ("checkpoint",)
@@ -180,9 +191,16 @@ def _share(plan: ParallelPlan, stage: int) -> Fraction:
     """
 
     def held(index: int) -> Fraction:
-        tensors = [t for chunk in plan.stages[index] for layer in chunk for t in layer.tensors]
+        tensors = [
+            t
+            for chunk in plan.stages[index]
+            for layer in chunk
+            for t in layer.tensors
+        ]
         common = sum(t.elements for t in tensors if not t.expert and t.name != COPY)
-        total = common + plan.mesh.expert * sum(t.elements for t in tensors if t.expert)
+        total = common + plan.mesh.expert * sum(
+            t.elements for t in tensors if t.expert
+        )
         return Fraction(total, len(plan.crew.of(index)))
 
     sizes = [held(index) for index in range(plan.mesh.pipeline)]
@@ -212,11 +230,17 @@ class Saving:
         """Copy the next piece, if any remain."""
         if self._made == self._pieces:
             return
-        low, high = (self.copy_ps * n // self._pieces for n in (self._made, self._made + 1))
+        low, high = (
+            self.copy_ps * n // self._pieces for n in (self._made, self._made + 1)
+        )
         self._made += 1
         for rank in self.ranks:
             task = self.emitter.builder.delay(
-                rank, high - low, stream=TO_HOST, name="states to host", after=self._copied[rank]
+                rank,
+                high - low,
+                stream=TO_HOST,
+                name="states to host",
+                after=self._copied[rank],
             )
             self._copied[rank] = (task,)
 
@@ -227,9 +251,13 @@ class Saving:
         self.emitter.join(self._copied)
 
 
-def save_behind(emitter: Emitter, checkpoint: Checkpoint, *, is_written: bool) -> None:
+def save_behind(
+    emitter: Emitter, checkpoint: Checkpoint, *, is_written: bool
+) -> None:
     """Copy the states of all ranks after a step; if `is_written`, wait until they are in storage."""
-    before = {stage: emitter.ranks(stage) for stage in range(emitter.plan.mesh.pipeline)}
+    before = {
+        stage: emitter.ranks(stage) for stage in range(emitter.plan.mesh.pipeline)
+    }
     everyone = [rank for ranks in before.values() for rank in ranks]
     first = everyone[0]
     tails = {rank: emitter.tail.get(rank, ()) for rank in everyone}
@@ -237,21 +265,31 @@ def save_behind(emitter: Emitter, checkpoint: Checkpoint, *, is_written: bool) -
         copy_ps = round(checkpoint.copied[stage] / checkpoint.rate_Bps * 1e12)
         for rank in ranks:
             task = emitter.builder.delay(
-                rank, copy_ps, stream=TO_HOST, name="states to host", after=tails[rank]
+                rank,
+                copy_ps,
+                stream=TO_HOST,
+                name="states to host",
+                after=tails[rank],
             )
             emitter.tail[rank] = (task,)
     if not is_written:
         return
     ready = emitter.builder.marker(
-        *(first, "checkpoint"), stream=STORAGE, after=[t for tasks in tails.values() for t in tasks]
+        *(first, "checkpoint"),
+        stream=STORAGE,
+        after=[t for tasks in tails.values() for t in tasks],
     )
     for rank in everyone:
         task = emitter.builder.delay(
-            *(rank, round(checkpoint.write_s * 1e12)), stream=STORAGE, name=STORAGE, after=(ready,)
+            *(rank, round(checkpoint.write_s * 1e12)),
+            stream=STORAGE,
+            name=STORAGE,
+            after=(ready,),
         )
         emitter.tail[rank] = (*emitter.tail[rank], task)
     # All continue together: the slowest copy may last longer than the writing.
     done = emitter.builder.marker(
-        *(first, "checkpoint written"), after=[t for rank in everyone for t in emitter.tail[rank]]
+        *(first, "checkpoint written"),
+        after=[t for rank in everyone for t in emitter.tail[rank]],
     )
     emitter.join({rank: (done,) for rank in everyone})

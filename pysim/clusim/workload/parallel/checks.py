@@ -27,7 +27,12 @@ from clusim.workload.spec import Workload, complain
 
 
 def expert_loads(
-    ranks: int, skew: float, capacity: float = 0.0, seed: int = 0, *, pad: bool = False
+    ranks: int,
+    skew: float,
+    capacity: float = 0.0,
+    seed: int = 0,
+    *,
+    pad: bool = False,
 ) -> list[float]:
     """Return the load of each rank's experts relative to the mean.
 
@@ -43,7 +48,10 @@ def expert_loads(
     weights = [(ranks - 1 - i) / (ranks - 1) for i in range(ranks)]
     mean = sum(weights[1:]) / (ranks - 1)
     mean_rest = (ranks - top) / (ranks - 1)
-    lower_loads = [mean_rest if mean == 0 else min(top, mean_rest * w / mean) for w in weights[1:]]
+    lower_loads = [
+        mean_rest if mean == 0 else min(top, mean_rest * w / mean)
+        for w in weights[1:]
+    ]
     loads = [top, *lower_loads]
     scale = ranks / sum(loads)
     loads = [load * scale for load in loads]
@@ -86,10 +94,16 @@ def write_uneven(
     """Add an uneven all-to-all; return its tasks and the bytes sent."""
     group, parts = uneven.group, uneven.parts()
     count = len(group)
-    call = CollectiveCall("alltoallv", sum(parts), tuple(group), "uint8", algorithm="direct")
+    call = CollectiveCall(
+        "alltoallv", sum(parts), tuple(group), "uint8", algorithm="direct"
+    )
     shape = shape_of("simple", protocols=fabric.protocols)
     writer = CollectiveWriter.add(
-        builder, call, shape, stream=stream, after=[after.get(rank, ()) for rank in group]
+        builder,
+        call,
+        shape,
+        stream=stream,
+        after=[after.get(rank, ()) for rank in group],
     )
     offsets = [sum(parts[:index]) for index in range(count)]
     for src in range(count):
@@ -98,8 +112,17 @@ def write_uneven(
             expert = src if uneven.back else dst
             part = Part(hop % 8, offsets[expert], parts[expert])
             pipe = writer.connect(src, dst, part.channel)
-            writer.program(src, part, [Prim("send", send=0)], [pipe], name="alltoallv send")
-            writer.program(dst, part, [Prim("recv", recv=0)], [pipe], name="alltoallv recv", sm=0)
+            writer.program(
+                src, part, [Prim("send", send=0)], [pipe], name="alltoallv send"
+            )
+            writer.program(
+                dst,
+                part,
+                [Prim("recv", recv=0)],
+                [pipe],
+                name="alltoallv recv",
+                sm=0,
+            )
     return writer.tasks, (count - 1) * sum(parts)
 
 
@@ -111,7 +134,9 @@ def check_kind(workload: Workload, model: Model) -> None:
     """Raise an error for settings that only some kinds of models support."""
     pipeline = workload.pipeline
     if workload.offload.optimizer and workload.data.kind == "parameter-server":
-        raise complain(workload, ("offload", "optimizer"), "servers step, not workers")
+        raise complain(
+            workload, ("offload", "optimizer"), "servers step, not workers"
+        )
     if workload.data.batchnorm > 1 and not isinstance(model, ResNet):
         message = f"{model.name} normalises no batches"
         raise complain(workload, ("data", "batchnorm"), message)
@@ -119,7 +144,9 @@ def check_kind(workload: Workload, model: Model) -> None:
         message = f"wavefront: {model.name} is not recurrent; its layers need complete sequences"
         raise complain(workload, ("pipeline", "schedule"), message)
     if pipeline.pieces > 1 and pipeline.schedule != "wavefront":
-        raise complain(workload, ("pipeline", "pieces"), "pieces need schedule wavefront")
+        raise complain(
+            workload, ("pipeline", "pieces"), "pieces need schedule wavefront"
+        )
     if workload.sequence % pipeline.pieces:
         message = f"sequence {workload.sequence} cannot be cut into {pipeline.pieces} pieces"
         raise complain(workload, ("pipeline", "pieces"), message)
@@ -131,9 +158,7 @@ def check_weights(workload: Workload) -> None:
         return
     message = ""
     if not PRECISIONS[workload.precision].recipe:
-        message = (
-            f"products of {workload.precision} need weights of 16 bits; use a precision of 8 bits"
-        )
+        message = f"products of {workload.precision} need weights of 16 bits; use a precision of 8 bits"
     elif workload.data.kind not in WHOLE_WEIGHTS:
         message = f"{workload.data.kind} hands out weights of 16 bits; use one of {', '.join(WHOLE_WEIGHTS)}"
     if message:
@@ -147,7 +172,9 @@ def check_checkpoints(workload: Workload, fabric: Fabric) -> None:
         raise complain(workload, ("reliability",), "'checkpoint' is missing")
     if spec is None:
         return
-    place = ("checkpoint",) if checkpoint is not None else ("reliability", "checkpoint")
+    place = (
+        ("checkpoint",) if checkpoint is not None else ("reliability", "checkpoint")
+    )
     if (
         checkpoint is not None
         and workload.reliability is not None
@@ -156,7 +183,9 @@ def check_checkpoints(workload: Workload, fabric: Fabric) -> None:
         message = "checkpoints are described twice; leave one of the two out"
         raise complain(workload, ("reliability", "checkpoint"), message)
     if spec.every is not None and spec.every_s is not None:
-        raise complain(workload, (*place, "every_s"), "set every (steps) or every_s, not both")
+        raise complain(
+            workload, (*place, "every_s"), "set every (steps) or every_s, not both"
+        )
     if spec.overlap and not spec.asynchronous:
         message = "copies concurrent with passes are written later; set asynchronous"
         raise complain(workload, (*place, "overlap"), message)
@@ -212,15 +241,21 @@ def check_chunks(workload: Workload) -> None:
     pipeline = workload.pipeline
     if pipeline.layers is not None and pipeline.partition != "even":
         raise complain(
-            workload, ("pipeline", "layers"), f"{pipeline.partition} chooses the layers itself"
+            workload,
+            ("pipeline", "layers"),
+            f"{pipeline.partition} chooses the layers itself",
         )
     _check_replicas(workload)
     if workload.pipeline.chunks == 1:
         return
     if workload.parallel.pipeline == 1:
-        raise complain(workload, ("pipeline", "chunks"), "chunks need pipeline parallelism")
+        raise complain(
+            workload, ("pipeline", "chunks"), "chunks need pipeline parallelism"
+        )
     if workload.pipeline.schedule != "interleaved":
-        raise complain(workload, ("pipeline", "chunks"), "chunks need schedule interleaved")
+        raise complain(
+            workload, ("pipeline", "chunks"), "chunks need schedule interleaved"
+        )
 
 
 def _check_replicas(workload: Workload) -> None:
@@ -258,10 +293,11 @@ def check_turns(workload: Workload, crew: Crew, microbatches: int) -> None:
 def check_interleaving(workload: Workload, microbatches: int) -> None:
     """Raise an error for chunks that stages could not pass on."""
     pipeline, stages = workload.pipeline, workload.parallel.pipeline
-    if pipeline.messages == "blocking" and layout_of(pipeline.schedule, stages).shape != "round":
-        message = (
-            f"blocking: stages of {pipeline.schedule} would wait for each other; use overlapped"
-        )
+    if (
+        pipeline.messages == "blocking"
+        and layout_of(pipeline.schedule, stages).shape != "round"
+    ):
+        message = f"blocking: stages of {pipeline.schedule} would wait for each other; use overlapped"
         raise complain(workload, ("pipeline", "messages"), message)
     if pipeline.schedule.startswith("dualpipe") and stages > 1:
         try:
@@ -278,7 +314,9 @@ def check_interleaving(workload: Workload, microbatches: int) -> None:
         raise complain(workload, ("pipeline", "messages"), message)
 
 
-def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric, model: Model) -> int:
+def check_exchange(
+    workload: Workload, mesh: Mesh, fabric: Fabric, model: Model
+) -> int:
     """Return the number of nodes that exchange tokens; raise for exchanges not modelled."""
     experts = workload.experts
     if experts.exchange != "deepep":
@@ -293,7 +331,11 @@ def check_exchange(workload: Workload, mesh: Mesh, fabric: Fabric, model: Model)
         message = f"deepep: {model.name} has no experts"
         raise complain(workload, ("experts", "exchange"), message)
     zone = zones_of(fabric)
-    groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("expert", stage)]
+    groups = [
+        group
+        for stage in range(mesh.pipeline)
+        for group in mesh.groups("expert", stage)
+    ]
     shapes = {tuple(len(ranks) for ranks in spread(group, zone)) for group in groups}
     if len(shapes) > 1 or any(len(set(shape)) > 1 for shape in shapes):
         message = "deepep: the ranks of a group must be as many on each of its nodes"

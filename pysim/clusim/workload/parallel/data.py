@@ -72,7 +72,9 @@ def fill_buckets(
                 elements += tensor.elements
                 factors += tensor.elements if tensor.factor else 0
                 if elements * element_bytes >= limit:
-                    result.append(Bucket(frozenset(layers), elements, expert, factors))
+                    result.append(
+                        Bucket(frozenset(layers), elements, expert, factors)
+                    )
                     layers, elements, factors, limit = set(), 0, 0, bucket_bytes
     if elements:
         result.append(Bucket(frozenset(layers), elements, expert, factors))
@@ -125,7 +127,10 @@ class DataParallel:
 
     def optimize(self) -> None:
         """Add the optimiser's kernel."""
-        ranks, elements = self.emitter.ranks(self.stage), self.plan.optimizer_parameters(self.stage)
+        ranks, elements = (
+            self.emitter.ranks(self.stage),
+            self.plan.optimizer_parameters(self.stage),
+        )
         if self.plan.workload.offload.optimizer and elements:
             step_on_host(self.emitter, ranks, elements)
         else:
@@ -168,7 +173,11 @@ class Replicated(DataParallel):
         self.own = settings
         size = self.plan.element_bytes_reduced
         single = settings.kind in ("naive", "driver")
-        limits = (1 << 60, 1 << 60) if single else (settings.first_bucket, settings.bucket)
+        limits = (
+            (1 << 60, 1 << 60)
+            if single
+            else (settings.first_bucket, settings.bucket)
+        )
         self.buckets = [
             bucket
             for expert in (False, True)
@@ -206,12 +215,16 @@ class Replicated(DataParallel):
         size = bucket.elements * self.plan.element_bytes_reduced
         dim = self._dim(bucket)
         exchange = Exchange(dim, operation, size, "gradients", algorithm, dtype)
-        result = self.emitter.collectives(exchange, self.emitter.groups(dim, self.stage))
+        result = self.emitter.collectives(
+            exchange, self.emitter.groups(dim, self.stage)
+        )
         if not self.scatter or not (last or not self.own.accumulate):
             return result
         mesh, dim = self.plan.mesh, "expert_copy" if bucket.expert else "copy"
         parts = mesh.expert_shards if bucket.expert else mesh.shards
-        part = Exchange(dim, "allreduce", -(-size // parts), "gradients", None, dtype)
+        part = Exchange(
+            dim, "allreduce", -(-size // parts), "gradients", None, dtype
+        )
         groups = self.emitter.groups(dim, self.stage)
         return result | self.emitter.collectives(part, groups, "data copies", result)
 
@@ -244,7 +257,9 @@ class Replicated(DataParallel):
             saved = plan.precision.bytes - handed_bytes(plan.precision)
             size -= round(bucket.factors * saved)
         exchange = Exchange(dim, "all_gather", size, "weights")
-        return self.emitter.collectives(exchange, self.emitter.groups(dim, self.stage))
+        return self.emitter.collectives(
+            exchange, self.emitter.groups(dim, self.stage)
+        )
 
 
 @dataclass
@@ -275,7 +290,9 @@ class Rounds(DataParallel):
         settings = self.plan.workload.data
         self.board, self.overlap, self.round = board, settings.overlap, -1
         size = self.plan.element_bytes_reduced
-        self.buckets = fill_buckets(self.chunks, size, settings.first_bucket, settings.bucket)
+        self.buckets = fill_buckets(
+            self.chunks, size, settings.first_bucket, settings.bucket
+        )
         self.unfilled = Unfilled([])
 
     def writes_layers(self, kind: str, microbatch: int, last: bool) -> bool:
@@ -299,21 +316,34 @@ class Rounds(DataParallel):
 
     def ready(self) -> bool:
         """True if all of this round is being summed."""
-        return all((self.round, number) in self.board.summed for number in range(len(self.buckets)))
+        return all(
+            (self.round, number) in self.board.summed
+            for number in range(len(self.buckets))
+        )
 
     def complete(self) -> None:
         """Wait for the sums."""
         for number in range(len(self.buckets)):
             done = self.board.summed[self.round, number]
-            self.emitter.join({rank: done[rank] for rank in self.emitter.ranks(self.stage)})
+            self.emitter.join(
+                {rank: done[rank] for rank in self.emitter.ranks(self.stage)}
+            )
 
     def _give(self, number: int) -> None:
         """Record a bucket of this worker; the last worker adds the sum."""
         board, key = self.board, (self.round, number)
         tasks = board.made.setdefault(key, {})
-        tasks |= {rank: self.emitter.tail.get(rank, ()) for rank in self.emitter.ranks(self.stage)}
+        tasks |= {
+            rank: self.emitter.tail.get(rank, ())
+            for rank in self.emitter.ranks(self.stage)
+        }
         board.given += 1
-        groups = [*zip(*(self.emitter.ranks(worker) for worker in board.workers), strict=True)]
+        groups = [
+            *zip(
+                *(self.emitter.ranks(worker) for worker in board.workers),
+                strict=True,
+            )
+        ]
         if len(tasks) < len(groups) * len(board.workers):
             return
         size = self.buckets[number].elements * self.plan.element_bytes_reduced
@@ -335,7 +365,9 @@ class Served(DataParallel):
         super().__init__(emitter, stage)
         self.own = self.plan.workload.data
         size = self.plan.element_bytes_reduced
-        self.buckets = fill_buckets(self.chunks, size, self.own.first_bucket, self.own.bucket)
+        self.buckets = fill_buckets(
+            self.chunks, size, self.own.first_bucket, self.own.bucket
+        )
         self.unfilled = Unfilled(self.buckets)
         self.pulled: list[Tails] = []
         self.workers = emitter.ranks(stage)
@@ -377,7 +409,9 @@ class Served(DataParallel):
                     continue
                 size = part * plan.element_bytes_reduced
                 push = Exchange("data", "send", size, "push")
-                _, arrived = self.emitter.message(push, (worker, server), {worker: tail})
+                _, arrived = self.emitter.message(
+                    push, (worker, server), {worker: tail}
+                )
                 pushed[worker] = (arrived,)
             updates = self._updates(server, part, pushed)
             for worker in self.workers:
@@ -402,13 +436,19 @@ class Served(DataParallel):
                 task = self._kernel(server, step, f"update {worker}", arrived)
                 done[worker] = (task,)
             return done
-        all_tasks = tuple(sorted({task for tasks in pushed.values() for task in tasks}))
-        reduce = Kernel("sum", bytes=(len(pushed) + 1) * part * plan.element_bytes_reduced)
+        all_tasks = tuple(
+            sorted({task for tasks in pushed.values() for task in tasks})
+        )
+        reduce = Kernel(
+            "sum", bytes=(len(pushed) + 1) * part * plan.element_bytes_reduced
+        )
         summed = self._kernel(server, reduce, "sum", all_tasks)
         task = self._kernel(server, step, "update", (summed,))
         return {worker: (task,) for worker in pushed}
 
-    def _kernel(self, server: int, kernel: Kernel, name: str, after: tuple[int, ...]) -> int:
+    def _kernel(
+        self, server: int, kernel: Kernel, name: str, after: tuple[int, ...]
+    ) -> int:
         chip = self.plan.chip
         return self.emitter.builder.kernel(
             server,

@@ -28,7 +28,12 @@ from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.checks import Uneven, write_uneven
 from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.plan import ParallelPlan
-from clusim.workload.parallel.volumes import SpannedMachines, Switched, Volume, legs_of
+from clusim.workload.parallel.volumes import (
+    SpannedMachines,
+    Switched,
+    Volume,
+    legs_of,
+)
 from clusim.workload.pipeline_schedules import Action
 from clusim.workload.spec import complain
 
@@ -38,10 +43,15 @@ Block = tuple[list[Step], tuple[str, tuple[int, ...]]]
 """Consecutive steps, and the key that distinguishes them from those of other blocks."""
 
 STREAM = dict.fromkeys(
-    ("replica", "expert_replica", "shard", "expert_shard", "copy", "expert_copy"), "data"
+    ("replica", "expert_replica", "shard", "expert_shard", "copy", "expert_copy"),
+    "data",
 )
 
-_CHOSEN = {"channels", "protocol", "algorithm"}  # of a workload, in place of the library's choice
+_CHOSEN = {
+    "channels",
+    "protocol",
+    "algorithm",
+}  # of a workload, in place of the library's choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +108,9 @@ class Emitter:
     nccl: Communicators | None = None
     host: HostThreads | None = None
     _open: dict[tuple[int, str], Tails] = field(default_factory=dict)
-    _groups: dict[tuple[str, int], list[tuple[int, ...]]] = field(default_factory=dict)
+    _groups: dict[tuple[str, int], list[tuple[int, ...]]] = field(
+        default_factory=dict
+    )
     _backward: dict[int, list[Step]] = field(default_factory=dict)
     _times: dict[Kernel, int] = field(default_factory=dict)
     _launched: dict[int, str] = field(default_factory=dict)
@@ -107,7 +119,9 @@ class Emitter:
         """Read the stragglers and the load of experts."""
         workload = self.plan.workload
         self._random = random.Random(workload.stragglers.seed)
-        self._slow = {int(rank): factor for rank, factor in workload.stragglers.ranks.items()}
+        self._slow = {
+            int(rank): factor for rank, factor in workload.stragglers.ranks.items()
+        }
         self._jitter = workload.stragglers.jitter
         self.loads = self.plan.loads
         self._loads = self._load_of_ranks()
@@ -124,7 +138,11 @@ class Emitter:
         """Return the groups of a dimension in a stage, without groups of one."""
         key = (dim, stage)
         if key not in self._groups:
-            result = [group for group in self.plan.mesh.groups(dim, stage) if len(group) > 1]
+            result = [
+                group
+                for group in self.plan.mesh.groups(dim, stage)
+                if len(group) > 1
+            ]
             if self.only is not None:
                 result = [group for group in result if set(group) <= self.only]
             self._groups[key] = result
@@ -132,7 +150,11 @@ class Emitter:
 
     def ranks(self, stage: int) -> list[int]:
         """Return the ranks of a stage that are written."""
-        return [r for r in self.plan.mesh.stage(stage) if self.only is None or r in self.only]
+        return [
+            r
+            for r in self.plan.mesh.stage(stage)
+            if self.only is None or r in self.only
+        ]
 
     def coupled_ranks(self, stage: int) -> list[tuple[int, ...]]:
         """Return the sets of ranks of a stage that communicate within a microbatch."""
@@ -171,17 +193,22 @@ class Emitter:
                 self.tail = tails[index]
                 self.run(stage, steps, name)
         self.tail = {
-            rank: tuple(dict.fromkeys((*tails[0].get(rank, ()), *tails[1].get(rank, ()))))
+            rank: tuple(
+                dict.fromkeys((*tails[0].get(rank, ()), *tails[1].get(rank, ())))
+            )
             for rank in tails[0] | tails[1]
         }
 
-    def kernels(self, ranks: Sequence[int], kernels: Sequence[Kernel], name: str) -> None:
+    def kernels(
+        self, ranks: Sequence[int], kernels: Sequence[Kernel], name: str
+    ) -> None:
         """Add one task with these kernels to every rank."""
         if not kernels:
             return
         flops = sum(kernel.flops for kernel in kernels)
         plain, loaded = (
-            sum(self._time(k) for k in kernels if k.expert == expert) for expert in (False, True)
+            sum(self._time(k) for k in kernels if k.expert == expert)
+            for expert in (False, True)
         )
         hbm = sum(map(self.plan.chip.moved_bytes, kernels))
         issue = self.host.host.kernels(kernels) if self.host is not None else None
@@ -211,7 +238,9 @@ class Emitter:
             self._launched[rank] = name
         return (self.host.issue(rank, issue, name),)
 
-    def _behind(self, rank: int, task: int, host: tuple[int, ...], issue: Issue | None) -> None:
+    def _behind(
+        self, rank: int, task: int, host: tuple[int, ...], issue: Issue | None
+    ) -> None:
         """Make the next kernels wait for a task of the GPU, and for the host that issued it."""
         if self.host is not None and issue is not None and host:
             self.host.record_launches(rank, task, issue.launches)
@@ -244,9 +273,15 @@ class Emitter:
         mesh = self.plan.mesh
         if all(load == 1 for load in self.loads):
             return {}
-        groups = [group for stage in range(mesh.pipeline) for group in mesh.groups("expert", stage)]
+        groups = [
+            group
+            for stage in range(mesh.pipeline)
+            for group in mesh.groups("expert", stage)
+        ]
         return {
-            rank: load for group in groups for rank, load in zip(group, self.loads, strict=True)
+            rank: load
+            for group in groups
+            for rank, load in zip(group, self.loads, strict=True)
         }
 
     def _communicate(self, stage: int, step: Comm) -> None:
@@ -263,7 +298,9 @@ class Emitter:
                     channels=leg.channels,
                     protocol=leg.protocol,
                 )
-                for rank, tasks in self.collective(exchange, leg.ranks, leg.stream).items():
+                for rank, tasks in self.collective(
+                    exchange, leg.ranks, leg.stream
+                ).items():
                     done[rank] = (*done.get(rank, ()), *tasks, *paced.pop(rank, ()))
         if step.key:
             self._open[stage, step.key] = done
@@ -274,7 +311,11 @@ class Emitter:
         """Return the algorithm of copy engines for their messages in a node without settings of the workload."""
         options = self._options(dim_of(step.dim), step.operation, step.bytes)
         inside = len({self._zones[rank] for rank in ranks}) == 1
-        return "copy-engines" if step.copies and inside and not _CHOSEN & {*options} else None
+        return (
+            "copy-engines"
+            if step.copies and inside and not _CHOSEN & {*options}
+            else None
+        )
 
     def _pace(self, group: Sequence[int], step: Comm) -> Tails:
         """Add delays of the minimum CTA time of a communication, parallel to its messages."""
@@ -296,7 +337,11 @@ class Emitter:
             self.tail[rank] = (*self.tail.get(rank, ()), *tasks)
 
     def collective(
-        self, exchange: Exchange, group: Sequence[int], stream: str = "", after: Tails | None = None
+        self,
+        exchange: Exchange,
+        group: Sequence[int],
+        stream: str = "",
+        after: Tails | None = None,
     ) -> Tails:
         """Add a collective of a group after its ranks' previous work; return its tasks by rank."""
         operation, size_bytes = exchange.operation, exchange.bytes
@@ -318,19 +363,25 @@ class Emitter:
         tally = self.traffic.setdefault(dim, Volume())
         tasks: Sequence[int]
         if experts and len(set(self.loads)) > 1 and len(group) == len(self.loads):
-            back = exchange.name.startswith(("combine", "pooled")) != exchange.name.endswith(
-                "gradient"
-            )
+            back = exchange.name.startswith(
+                ("combine", "pooled")
+            ) != exchange.name.endswith("gradient")
             uneven = Uneven(group, size, self.loads, back)
-            tasks, sent = write_uneven(self.builder, self.plan.fabric, uneven, stream or dim, waits)
+            tasks, sent = write_uneven(
+                self.builder, self.plan.fabric, uneven, stream or dim, waits
+            )
             tally.calls, tally.sent_bytes = tally.calls + 1, tally.sent_bytes + sent
         else:
             try:
-                tasks, chosen = self._write(operation, size, stream or dim, waits, options)
+                tasks, chosen = self._write(
+                    operation, size, stream or dim, waits, options
+                )
             except ClusimError as error:
                 if self.plan.workload.communicator(dim) is None:
                     raise
-                raise complain(self.plan.workload, ("communicators", dim), str(error)) from None
+                raise complain(
+                    self.plan.workload, ("communicators", dim), str(error)
+                ) from None
             dtype = options["dtype"] if self._by_nccl(operation, options) else ""
             kind = Switched(operation, chosen, size, len(group), dtype)
             tally.call(kind, group, self._machines(chosen, group))
@@ -344,7 +395,9 @@ class Emitter:
         sends = exchange.operation == "send"
         enqueued = Issue(own_ps.message_ps if sends else own_ps.collective_ps, 1)
         for rank, tasks in waits.items():
-            task = self.host.issue(rank, enqueued, exchange.name or dim_of(exchange.dim))
+            task = self.host.issue(
+                rank, enqueued, exchange.name or dim_of(exchange.dim)
+            )
             waits[rank] = (*tasks, task)
 
     def collectives(
@@ -362,20 +415,36 @@ class Emitter:
         return result
 
     def _write(
-        self, operation: str, size: int, stream: str, waits: Tails, options: dict[str, Any]
+        self,
+        operation: str,
+        size: int,
+        stream: str,
+        waits: Tails,
+        options: dict[str, Any],
     ) -> tuple[Sequence[int], str]:
         """Add a collective by NCCL's plan or the workload's setting; return tasks and algorithm."""
         if self.nccl is None or not self._by_nccl(operation, options):
-            tasks = self.builder.collective(operation, size, stream=stream, after=waits, **options)
+            tasks = self.builder.collective(
+                operation, size, stream=stream, after=waits, **options
+            )
         else:
-            group, moved = options["ranks"], CollectivePayload(operation, size, options["dtype"])
+            group, moved = (
+                options["ranks"],
+                CollectivePayload(operation, size, options["dtype"]),
+            )
             after = [waits[rank] for rank in group]
-            tasks = tuple(self.nccl.collective(Site(self.builder, stream, after), group, moved))
+            tasks = tuple(
+                self.nccl.collective(Site(self.builder, stream, after), group, moved)
+            )
         return tasks, self.builder.last_call.algorithm or ""
 
     def _by_nccl(self, operation: str, options: dict[str, Any]) -> bool:
         """True if NCCL chooses the algorithm, as the workload does not set it."""
-        return self.nccl is not None and not _CHOSEN & {*options} and self.nccl.knows(operation)
+        return (
+            self.nccl is not None
+            and not _CHOSEN & {*options}
+            and self.nccl.knows(operation)
+        )
 
     def _options(self, dim: str, operation: str, size_bytes: int) -> dict[str, Any]:
         """Return the workload's settings of a collective."""
@@ -387,7 +456,9 @@ class Emitter:
                 "protocol": spec.protocol,
                 "algorithm": (spec.algorithm or {}).get(operation),
             }
-            result |= {name: value for name, value in options.items() if value is not None}
+            result |= {
+                name: value for name, value in options.items() if value is not None
+            }
         if operation == "send":
             result.setdefault("channels", self._message_channels(size_bytes))
             result["dtype"] = "uint8"
@@ -395,7 +466,9 @@ class Emitter:
 
     def _machines(self, algorithm: str, group: Sequence[int]) -> SpannedMachines:
         count = len({self._zones[rank] for rank in group})
-        adding = algorithm != "sharp" or uses_switches(self.plan.fabric, tuple(group))
+        adding = algorithm != "sharp" or uses_switches(
+            self.plan.fabric, tuple(group)
+        )
         return SpannedMachines(count, adding)
 
     @staticmethod
@@ -404,11 +477,17 @@ class Emitter:
         return max(1, min(4, size_bytes >> 18))
 
     def message(
-        self, exchange: Exchange, ends: tuple[int, int], after: Tails, stream: str = ""
+        self,
+        exchange: Exchange,
+        ends: tuple[int, int],
+        after: Tails,
+        stream: str = "",
     ) -> tuple[int, int]:
         """Add a message from one rank to another; return the tasks of sender and receiver."""
         src, dst = ends
-        done = self.collective(exchange, ends, stream or f"{exchange.dim} {src}>{dst}", after)
+        done = self.collective(
+            exchange, ends, stream or f"{exchange.dim} {src}>{dst}", after
+        )
         return done[src][0], done[dst][0]
 
     def between(
@@ -432,13 +511,21 @@ class Emitter:
         return write(exchange, pairs, waits, stream)
 
     def messages(
-        self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
+        self,
+        exchange: Exchange,
+        pairs: Sequence[tuple[int, int]],
+        waits: Tails,
+        stream: str,
     ) -> Tails:
         """Add parallel messages of equal size; the two ranks of a message wait for the same tasks."""
         return self.written_messages(exchange, pairs, waits, stream)
 
     def written_messages(
-        self, exchange: Exchange, pairs: Sequence[tuple[int, int]], waits: Tails, stream: str
+        self,
+        exchange: Exchange,
+        pairs: Sequence[tuple[int, int]],
+        waits: Tails,
+        stream: str,
     ) -> Tails:
         """Add parallel messages of equal size, one for each pair of ranks."""
         done: Tails = {}
@@ -457,7 +544,11 @@ class Emitter:
     ) -> None:
         """Add the blocks of a pass, the first of them after `prefix`."""
         if not self.folds():
-            self.run(stage, [*prefix, *(step for steps, _ in blocks for step in steps)], name)
+            self.run(
+                stage,
+                [*prefix, *(step for steps, _ in blocks for step in steps)],
+                name,
+            )
             return
         for steps, (kind, ids) in blocks:
             with_prefix = [*prefix, *steps] if prefix else steps
@@ -468,7 +559,9 @@ class Emitter:
         """Add the steps of a block; blocks with the same `key` are equal."""
         self.run(stage, steps, name)
 
-    def optimizer(self, ranks: Iterable[int], elements: int, name: str = "optimizer") -> None:
+    def optimizer(
+        self, ranks: Iterable[int], elements: int, name: str = "optimizer"
+    ) -> None:
         """Add an optimiser step over this number of parameters."""
         if elements > 0:
             self.kernels(tuple(ranks), [self.plan.optimizer.kernel(elements)], name)

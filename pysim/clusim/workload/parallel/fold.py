@@ -17,7 +17,13 @@ from typing import Any
 import numpy as np
 
 from clusim.base.arrays import Array
-from clusim.results.replicated import BLOCK_COLUMNS, SUFFIX, BlockRows, BlockTasks, RankPattern
+from clusim.results.replicated import (
+    BLOCK_COLUMNS,
+    SUFFIX,
+    BlockRows,
+    BlockTasks,
+    RankPattern,
+)
 from clusim.schedule.ir import CollectiveCall, Schedule
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
@@ -128,7 +134,9 @@ class Folder:
         self.last += 1
         return self.last not in self.written
 
-    def find(self, key: Any, ranks: tuple[int, ...], alone: Callable[[], Alone]) -> Folded:
+    def find(
+        self, key: Any, ranks: tuple[int, ...], alone: Callable[[], Alone]
+    ) -> Folded:
         """Return the block on these ranks; simulate the schedule of `alone` if no equal one was."""
         exact = (key, ranks)
         if exact in self._alias:
@@ -138,11 +146,15 @@ class Folder:
             self._found[key, place.key] = (ranks, self._simulate(ranks, alone()))
         origin, result = self._found[key, place.key]
         if origin != ranks:
-            result = replace(self._move_block(result, origin, ranks), same=place.proved)
+            result = replace(
+                self._move_block(result, origin, ranks), same=place.proved
+            )
         self._alias[exact] = result
         return result
 
-    def kernels(self, ranks: tuple[int, ...], counts: tuple[int, int, int]) -> Folded:
+    def kernels(
+        self, ranks: tuple[int, ...], counts: tuple[int, int, int]
+    ) -> Folded:
         """Return a block of kernels, the same on each rank.
 
         `counts` is time [ps], memory traffic [bytes] and operations of a rank.
@@ -158,13 +170,20 @@ class Folder:
     def _simulate(self, ranks: tuple[int, ...], block: Alone) -> Folded:
         done = self.measure(block.schedule, ranks)
         self.measured += 1
-        end = {rank: max(int(done.end[task]) for task in block.tail[rank]) for rank in ranks}
+        end = {
+            rank: max(int(done.end[task]) for task in block.tail[rank])
+            for rank in ranks
+        }
         return Folded(ranks, end, done, block.traffic, block.flops, done.wires)
 
-    def _move_block(self, block: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]) -> Folded:
+    def _move_block(
+        self, block: Folded, origin: tuple[int, ...], ranks: tuple[int, ...]
+    ) -> Folded:
         """Return a block moved to other ranks, on equal nodes."""
         image = dict(zip(origin, ranks, strict=True))
-        names = self.places.renaming({self.zone[old]: self.zone[new] for old, new in image.items()})
+        names = self.places.renaming(
+            {self.zone[old]: self.zone[new] for old, new in image.items()}
+        )
 
         def local_name(wire: str) -> str:
             source, _, destination = wire.partition("->")
@@ -174,7 +193,9 @@ class Folder:
             return block if block in self._wires else wire
 
         end = {image[rank]: value for rank, value in block.end_ps.items()}
-        return replace(block, ranks=ranks, end_ps=end, wires=tuple(map(local_name, block.wires)))
+        return replace(
+            block, ranks=ranks, end_ps=end, wires=tuple(map(local_name, block.wires))
+        )
 
 
 def by_kind(blocks: Iterable[FoldedBlock]) -> list[tuple[Folded, list[FoldedBlock]]]:
@@ -187,7 +208,9 @@ def by_kind(blocks: Iterable[FoldedBlock]) -> list[tuple[Folded, list[FoldedBloc
 
 def pauses_of(folded: Folded, blocks: Iterable[FoldedBlock]) -> Array:
     """Return the tasks that represent blocks of a kind, shape (blocks, ranks)."""
-    return np.array([[block.tasks[rank] for rank in folded.ranks] for block in blocks], np.int64)
+    return np.array(
+        [[block.tasks[rank] for rank in folded.ranks] for block in blocks], np.int64
+    )
 
 
 def repetitions(
@@ -199,11 +222,15 @@ def repetitions(
         starts = start_ps[pauses_of(block, repeated)]
         for slot, rank in enumerate(block.ranks):
             at = starts[:, slot]
-            result.setdefault(rank, []).append((at[at >= 0], block.done.patterns[slot]))
+            result.setdefault(rank, []).append(
+                (at[at >= 0], block.done.patterns[slot])
+            )
     return result
 
 
-def block_rows(blocks: Sequence[FoldedBlock], schedule: Schedule) -> BlockRows | None:
+def block_rows(
+    blocks: Sequence[FoldedBlock], schedule: Schedule
+) -> BlockRows | None:
     """Return the tasks of the blocks of a schedule for a trace; None if they exceed `MOST_ROWS`."""
     if sum(len(block.found.done.slot) for block in blocks) > MOST_ROWS:
         return None
@@ -212,7 +239,10 @@ def block_rows(blocks: Sequence[FoldedBlock], schedule: Schedule) -> BlockRows |
     calls: list[CollectiveCall] = []
     parts: list[list[Array]] = []
     for folded, repeated in by_kind(blocks):
-        done, image = folded.done, dict(zip(folded.done.ranks, folded.ranks, strict=True))
+        done, image = (
+            folded.done,
+            dict(zip(folded.done.ranks, folded.ranks, strict=True)),
+        )
         first = len(schedule.calls) + len(calls)
         for call in done.calls:
             ranks = tuple(image[rank] for rank in call.ranks)
@@ -222,13 +252,21 @@ def block_rows(blocks: Sequence[FoldedBlock], schedule: Schedule) -> BlockRows |
         call_rows = np.where(done.call < 0, -1, done.call + first)
         values = call_rows, done.start, done.moves, done.end, done.memory
         for block, pauses in zip(repeated, pauses_of(folded, repeated), strict=True):
-            pass_name = schedule.tasks[next(iter(block.tasks.values()))].name.removesuffix(SUFFIX)
-            name = _number_texts(names, [block_name or pass_name for block_name in done.name])
+            pass_name = schedule.tasks[
+                next(iter(block.tasks.values()))
+            ].name.removesuffix(SUFFIX)
+            name = _number_texts(
+                names, [block_name or pass_name for block_name in done.name]
+            )
             parts.append([pauses[done.slot], *fixed, name, *values])
     texts: dict[str, Any] = {"streams": list(streams), "names": list(names)}
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return BlockRows.of(texts | dict(zip(BLOCK_COLUMNS[2:], columns, strict=True)), calls)
+    return BlockRows.of(
+        texts | dict(zip(BLOCK_COLUMNS[2:], columns, strict=True)), calls
+    )
 
 
 def _number_texts(numbers: dict[str, int], texts: Iterable[str]) -> Array:
-    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
+    return np.array(
+        [numbers.setdefault(text, len(numbers)) for text in texts], np.int64
+    )

@@ -17,8 +17,19 @@ from typing import NamedTuple
 from clusim.base.errors import InputError
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Layer, Step, Wait
-from clusim.workload.parallel.checkpoints import Away, Saving, checkpoint_of, save_behind
-from clusim.workload.parallel.data import Board, DataParallel, Replicated, Rounds, Served
+from clusim.workload.parallel.checkpoints import (
+    Away,
+    Saving,
+    checkpoint_of,
+    save_behind,
+)
+from clusim.workload.parallel.data import (
+    Board,
+    DataParallel,
+    Replicated,
+    Rounds,
+    Served,
+)
 from clusim.workload.parallel.emitter import Block, Emitter, Exchange
 from clusim.workload.parallel.sharded import Sharded
 from clusim.workload.pipeline_schedules import CUT, Action, before, parallel_places
@@ -60,12 +71,19 @@ class StepWriter:
         pipeline = plan.workload.pipeline
         self.stages, self.layout = plan.mesh.pipeline, plan.layout
         self.chunks = self.layout.chunks
-        asynchronous = pipeline.schedule in ("interleaved", "pipedream", "wavefront", *CUT)
+        asynchronous = pipeline.schedule in (
+            "interleaved",
+            "pipedream",
+            "wavefront",
+            *CUT,
+        )
         self.blocking = (
             pipeline.messages or ("overlapped" if asynchronous else "blocking")
         ) == "blocking"
         self.crew = plan.crew
-        self.boards = [Board(self.crew.of(self.crew.first(s))) for s in range(self.crew.stages)]
+        self.boards = [
+            Board(self.crew.of(self.crew.first(s))) for s in range(self.crew.stages)
+        ]
         self.data = [self._data_parallel(stage) for stage in range(self.stages)]
         self.away: list[Away] = []
         self.saving: list[Saving] = []
@@ -78,7 +96,9 @@ class StepWriter:
         self._ready: set[int] = set()
         self._summed: set[int] = set()
         self._ways: dict[tuple[int, int, str, int], _Way] = {}
-        self._around: dict[tuple[int, str, int], tuple[int | None, tuple[int, int] | None]] = {}
+        self._around: dict[
+            tuple[int, str, int], tuple[int | None, tuple[int, int] | None]
+        ] = {}
         self._cut: dict[tuple[int, str, int], list[Block]] = {}
         self._written: dict[tuple[int, str, int], list[Step]] = {}
 
@@ -99,7 +119,10 @@ class StepWriter:
         assert checkpoint is not None
         assert spec is not None
         if spec.overlap:
-            self.saving = [Saving(self.emitter, stage, checkpoint) for stage in range(self.stages)]
+            self.saving = [
+                Saving(self.emitter, stage, checkpoint)
+                for stage in range(self.stages)
+            ]
         self._write(self.plan.microbatches, 1)
         self.saving = []
         if spec.overlap:
@@ -108,18 +131,24 @@ class StepWriter:
         for stage in range(self.stages):
             ranks = self.emitter.ranks(stage)
             self.emitter.synchronize(ranks, "end of checkpoint")
-            self.steps[-1] |= {rank: self.emitter.tail.get(rank, ()) for rank in ranks}
+            self.steps[-1] |= {
+                rank: self.emitter.tail.get(rank, ()) for rank in ranks
+            }
 
     def _write(self, microbatches: int, steps: int) -> None:
         """Write one step, or several without a flush in between (PipeDream)."""
         schedule = self.plan.schedule
-        orders = [self.plan.passes(stage, microbatches) for stage in range(self.stages)]
+        orders = [
+            self.plan.passes(stage, microbatches) for stage in range(self.stages)
+        ]
         self._posted, self._sent, self._ready, self._summed = set(), {}, set(), set()
         for data in self.data:
             data.begin()
         for order, saving in zip(orders, self.saving, strict=False):
             saving.begin(order)
-        running = [self._stage(stage, orders[stage], steps) for stage in range(self.stages)]
+        running = [
+            self._stage(stage, orders[stage], steps) for stage in range(self.stages)
+        ]
         alive = set(range(self.stages))
         ends: list[dict[int, tuple[int, ...]]] = [{} for _ in range(steps)]
         while alive:
@@ -131,7 +160,8 @@ class StepWriter:
                     moved = True
                     if task >= 0:
                         ends[task] |= {
-                            r: self.emitter.tail.get(r, ()) for r in self.emitter.ranks(stage)
+                            r: self.emitter.tail.get(r, ())
+                            for r in self.emitter.ranks(stage)
                         }
                 else:
                     alive.discard(stage)
@@ -144,7 +174,11 @@ class StepWriter:
 
     def _progress(self) -> tuple[int, int, int]:
         """Return the progress of all stages: messages posted, messages sent, buckets posted."""
-        return len(self._posted), len(self._sent), sum(board.given for board in self.boards)
+        return (
+            len(self._posted),
+            len(self._sent),
+            sum(board.given for board in self.boards),
+        )
 
     def _data_parallel(self, stage: int) -> DataParallel:
         board = self.boards[self.crew.stage(stage)]
@@ -156,7 +190,9 @@ class StepWriter:
             return Served(self.emitter, stage)
         return Replicated(self.emitter, stage)
 
-    def _stage(self, stage: int, actions: list[Action], steps: int) -> Iterator[int | None]:
+    def _stage(
+        self, stage: int, actions: list[Action], steps: int
+    ) -> Iterator[int | None]:
         """Write the passes of a stage; yield None to wait for others, a step number at its end."""
         per_step = len(actions) // steps
         done_backward = 0
@@ -168,7 +204,9 @@ class StepWriter:
         }
         lasts = set(last.values())
         pipedream = self.plan.schedule == "pipedream"
-        pairs = parallel_places(self.plan.schedule, stage, self.stages, self.plan.microbatches)
+        pairs = parallel_places(
+            self.plan.schedule, stage, self.stages, self.plan.microbatches
+        )
         for index, action in enumerate(actions):
             if index - 1 in pairs:
                 continue
@@ -221,7 +259,9 @@ class StepWriter:
         position = self.crew.stage(stage)
         ends = (position == 0) + (position == self.crew.stages - 1)
         time_ps = self.emitter.host.host.microbatch_ps * (1 + ends) // 3
-        self.emitter.busy(self.emitter.ranks(stage), time_ps, f"microbatch {action.microbatch}")
+        self.emitter.busy(
+            self.emitter.ranks(stage), time_ps, f"microbatch {action.microbatch}"
+        )
 
     def _before_optimizer(self, stage: int) -> None:
         """Add host work before the optimiser: wait for the gradient norm, pass over tensors."""
@@ -229,8 +269,14 @@ class StepWriter:
             return
         host, ranks = self.emitter.host.host, self.emitter.ranks(stage)
         self.emitter.synchronize(ranks)
-        tensors = sum(len(layer.tensors) for chunk in self.plan.stages[stage] for layer in chunk)
-        self.emitter.busy(ranks, host.step_ps + tensors * host.tensor_ps, "optimizer")
+        tensors = sum(
+            len(layer.tensors)
+            for chunk in self.plan.stages[stage]
+            for layer in chunk
+        )
+        self.emitter.busy(
+            ranks, host.step_ps + tensors * host.tensor_ps, "optimizer"
+        )
 
     def _sum_whole(self, stage: int) -> None:
         """Sum gradients of weights that tensor parallelism does not split over the tensor ranks."""
@@ -238,7 +284,9 @@ class StepWriter:
         if not size:
             return
         dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
-        exchange = Exchange("tensor", "allreduce", size, "norm gradients", dtype=dtype)
+        exchange = Exchange(
+            "tensor", "allreduce", size, "norm gradients", dtype=dtype
+        )
         groups = self.emitter.groups("tensor", stage)
         self.emitter.join(self.emitter.collectives(exchange, groups))
 
@@ -250,7 +298,10 @@ class StepWriter:
         self._summed.add(stage)
         if other in self._summed:
             dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
-            ends = (self.mesh.stage(min(stage, other)), self.mesh.stage(max(stage, other)))
+            ends = (
+                self.mesh.stage(min(stage, other)),
+                self.mesh.stage(max(stage, other)),
+            )
             exchange = Exchange("data", "allreduce", size, "copies", dtype=dtype)
             pairs = list(zip(*ends, strict=True))
             self.emitter.join(self.emitter.collectives(exchange, pairs, "copies"))
@@ -266,7 +317,9 @@ class StepWriter:
         if len(self._ready) == len(ends):
             dtype = "float32" if self.plan.element_bytes_reduced == 4 else None
             first, last = (self.mesh.stage(end) for end in ends)
-            exchange = Exchange("embedding", "allreduce", size, "tied embedding", dtype=dtype)
+            exchange = Exchange(
+                "embedding", "allreduce", size, "tied embedding", dtype=dtype
+            )
             pairs = list(zip(first, last, strict=True))
             self.emitter.join(self.emitter.collectives(exchange, pairs))
         while len(self._ready) < len(ends):
@@ -279,17 +332,25 @@ class StepWriter:
             output = action.gives
             source = self._stage_ends(stage, output)[0]
             if source is not None:
-                result.append((self.boards[source].worker(output.microbatch), stage, output))
+                result.append(
+                    (self.boards[source].worker(output.microbatch), stage, output)
+                )
         return result
 
-    def _stage_ends(self, stage: int, action: Action) -> tuple[int | None, tuple[int, int] | None]:
+    def _stage_ends(
+        self, stage: int, action: Action
+    ) -> tuple[int | None, tuple[int, int] | None]:
         """Return the input stage of a pass, and stage and part of its output; None: same stage."""
         key = stage, action.kind, action.chunk
         if key not in self._around:
             position, kind = self.crew.stage(stage), action.kind
             source = before(action, position, self.layout)
             step = 1 if kind == "F" else -1
-            target = None if kind == "W" else self.layout.next(position, action.chunk, step)
+            target = (
+                None
+                if kind == "W"
+                else self.layout.next(position, action.chunk, step)
+            )
             self._around[key] = (
                 None if source is None or source[0] == position else source[0],
                 None if target is None or target[0] == position else target,
@@ -304,10 +365,18 @@ class StepWriter:
             target = self._stage_ends(stage, output)[1]
             if target is not None:
                 worker = self.boards[target[0]].worker(output.microbatch)
-                result.append((stage, worker, Action(output.kind, output.microbatch, target[1])))
+                result.append(
+                    (
+                        stage,
+                        worker,
+                        Action(output.kind, output.microbatch, target[1]),
+                    )
+                )
         return result
 
-    def _exchange(self, sends: list[Message], receives: list[Message]) -> Iterator[int | None]:
+    def _exchange(
+        self, sends: list[Message], receives: list[Message]
+    ) -> Iterator[int | None]:
         """Send and receive between two passes, after a wait for the other sides."""
         if self.blocking:
             for message in (*sends, *receives):
@@ -336,27 +405,35 @@ class StepWriter:
         size, stream, groups = self._ways[key]
         done: dict[int, tuple[int, ...]] = {}
         for pairs in groups:
-            done |= self.emitter.between(pairs, size, action, stream, both=self.blocking)
+            done |= self.emitter.between(
+                pairs, size, action, stream, both=self.blocking
+            )
         self._sent[message] = done
 
     def _part(self, size: int) -> int:
         """Return the bytes that one rank sends of a message of `size` bytes."""
         plan, tensor = self.plan, self.mesh.tensor
-        cut = not plan.shard.sequence_parallel and plan.workload.pipeline.scatter_gather
+        cut = (
+            not plan.shard.sequence_parallel
+            and plan.workload.pipeline.scatter_gather
+        )
         return -(-size // tensor) if tensor > 1 and cut else size
 
     def _pairs(self, source: int, target: int) -> list[list[tuple[int, int]]]:
         """Return the rank pairs of two stages, grouped by the senders that communicate."""
         to = dict(zip(self.mesh.stage(source), self.mesh.stage(target), strict=True))
         return [
-            [(src, to[src]) for src in senders] for senders in self.emitter.coupled_ranks(source)
+            [(src, to[src]) for src in senders]
+            for senders in self.emitter.coupled_ranks(source)
         ]
 
     def _size(self, source: int, target: int, action: Action) -> int:
         """Return the bytes of a message of one rank before it is split."""
         if action.kind == "F":
             next_stage = self.layout.next(self.crew.stage(target), action.chunk, -1)
-            assert next_stage is not None, "received activations come from a previous chunk"
+            assert next_stage is not None, (
+                "received activations come from a previous chunk"
+            )
             return max(16, self.plan.stages[source][next_stage[1]][-1].output_bytes)
         return max(16, self.plan.stages[target][action.chunk][-1].output_bytes)
 
@@ -365,14 +442,20 @@ class StepWriter:
         emitter, data = self.emitter, self.data[stage]
         kind, microbatch, chunk = action
         prefix = self._gather(stage, action)
-        name = f"{kind}{microbatch}.{chunk}" if self.chunks > 1 else f"{kind}{microbatch}"
+        name = (
+            f"{kind}{microbatch}.{chunk}"
+            if self.chunks > 1
+            else f"{kind}{microbatch}"
+        )
         if not (self.away or data.writes_layers(kind, microbatch, last)):
             emitter.blocks(stage, self._blocks(stage, kind, chunk), prefix, name)
             return
         layers = self.plan.stages[stage][chunk]
         if prefix:
             emitter.run(stage, prefix, name)
-        for index in range(len(layers)) if kind == "F" else range(len(layers) - 1, -1, -1):
+        for index in (
+            range(len(layers)) if kind == "F" else range(len(layers) - 1, -1, -1)
+        ):
             data.before(kind, chunk, index)
             for away in self.away[stage : stage + 1]:
                 away.before(action, index)
@@ -394,10 +477,16 @@ class StepWriter:
         if key not in self._cut:
             layers = self.plan.stages[stage][chunk]
             forward = kind == "F"
-            indices = range(len(layers)) if forward else range(len(layers) - 1, -1, -1)
+            indices = (
+                range(len(layers)) if forward else range(len(layers) - 1, -1, -1)
+            )
             self._cut[key] = [
                 (
-                    [s for i in piece for s in self._tagged_steps(layers[i], kind, i)],
+                    [
+                        s
+                        for i in piece
+                        for s in self._tagged_steps(layers[i], kind, i)
+                    ],
                     (self._pass_key(kind), tuple(id(layers[i]) for i in piece)),
                 )
                 for piece in _pieces(layers, indices)
@@ -420,32 +509,56 @@ class StepWriter:
         if kind == "F":
             return list(layer.forward)
         steps = self.emitter.backward(layer)
-        return _part(steps, kind) if self.plan.splits_backward and kind != "BW" else steps
+        return (
+            _part(steps, kind)
+            if self.plan.splits_backward and kind != "BW"
+            else steps
+        )
 
     def _pair(self, stage: int, actions: list[Action], last: list[bool]) -> None:
         """Write a forward beside a backward pass, in sequence if data parallelism acts during it."""
         data, emitter = self.data[stage], self.emitter
         rows: list[list[Step]] = []
         for action, is_last in zip(actions, last, strict=True):
-            if self.away or data.writes_layers(action.kind, action.microbatch, is_last):
+            if self.away or data.writes_layers(
+                action.kind, action.microbatch, is_last
+            ):
                 for act, own_last in zip(actions, last, strict=True):
                     self._pass(stage, act, own_last)
                 return
             layers = self.plan.stages[stage][action.chunk]
             tagged: list[Step] = []
-            for index in range(len(layers)) if action.kind == "F" else reversed(range(len(layers))):
+            for index in (
+                range(len(layers))
+                if action.kind == "F"
+                else reversed(range(len(layers)))
+            ):
                 forward = action.kind == "F"
-                steps = list(layers[index].forward) if forward else emitter.backward(layers[index])
+                steps = (
+                    list(layers[index].forward)
+                    if forward
+                    else emitter.backward(layers[index])
+                )
                 tagged += _tag_steps(steps, f"{action.kind}{index}")
             rows.append([*self._gather(stage, action), *tagged])
         name = f"{actions[1]}&{actions[0]}"
         talk = all(any(isinstance(step, Comm) for step in row) for row in rows)
-        steps = [Beside(tuple(rows[0]), tuple(rows[1]))] if talk else [*rows[0], *rows[1]]
+        steps = (
+            [Beside(tuple(rows[0]), tuple(rows[1]))]
+            if talk
+            else [*rows[0], *rows[1]]
+        )
         if not emitter.folds():
             emitter.run(stage, steps, name)
             return
-        ids = [id(layer) for act in actions for layer in self.plan.stages[stage][act.chunk]]
-        emitter.block(stage, steps, ("pair", *(act.kind for act in actions), tuple(ids)), name)
+        ids = [
+            id(layer)
+            for act in actions
+            for layer in self.plan.stages[stage][act.chunk]
+        ]
+        emitter.block(
+            stage, steps, ("pair", *(act.kind for act in actions), tuple(ids)), name
+        )
 
     def _gather(self, stage: int, action: Action) -> list[Step]:
         """Return the gather of an input that arrived in parts from another stage."""
@@ -484,5 +597,13 @@ def _part(steps: list[Step], kind: str) -> list[Step]:
     """Return the steps for inputs (B) or for weights (W)."""
     gradient = "weight" if kind == "W" else "input"
     if kind == "W":
-        return [step for step in steps if isinstance(step, Kernel) and step.part == gradient]
-    return [step for step in steps if not (isinstance(step, Kernel) and step.part == "weight")]
+        return [
+            step
+            for step in steps
+            if isinstance(step, Kernel) and step.part == gradient
+        ]
+    return [
+        step
+        for step in steps
+        if not (isinstance(step, Kernel) and step.part == "weight")
+    ]

@@ -58,7 +58,14 @@ from clusim.workload.pipeline_schedules import (
 from clusim.workload.recipes import weight_bytes
 from clusim.workload.spec import ModelSpec, Workload, complain
 
-WHOLE = ("norm", "final norm", "embedding norm", "router", "projection bias", "fc2 bias")
+WHOLE = (
+    "norm",
+    "final norm",
+    "embedding norm",
+    "router",
+    "projection bias",
+    "fc2 bias",
+)
 """Names of tensors that tensor parallelism does not split."""
 
 MOST_MICROBATCHES = 1 << 14
@@ -105,16 +112,33 @@ class ParallelPlan:
         total = 0
         for stage in range(self.crew.stages):
             for layer in (
-                layer for chunk in self.stages[self.crew.first(stage)] for layer in chunk
+                layer
+                for chunk in self.stages[self.crew.first(stage)]
+                for layer in chunk
             ):
-                total += layer.flops("forward") + layer.flops("input") + layer.flops("weight")
-        return total * self.microbatches * self.mesh.size // self.mesh.pipeline // self.copies
+                total += (
+                    layer.flops("forward")
+                    + layer.flops("input")
+                    + layer.flops("weight")
+                )
+        return (
+            total
+            * self.microbatches
+            * self.mesh.size
+            // self.mesh.pipeline
+            // self.copies
+        )
 
     def optimizer_parameters(self, stage: int) -> int:
         """Return the parameters that the optimiser touches on a GPU of a stage."""
         if self.servers:
             return 0
-        tensors = [t for chunk in self.stages[stage] for layer in chunk for t in layer.tensors]
+        tensors = [
+            t
+            for chunk in self.stages[stage]
+            for layer in chunk
+            for t in layer.tensors
+        ]
         common = sum(t.optimizer_elements for t in tensors if not t.expert)
         experts = sum(t.optimizer_elements for t in tensors if t.expert)
         if self.zero:
@@ -126,7 +150,11 @@ class ParallelPlan:
     def loads(self) -> list[float]:
         """Load of the experts, or of the tables, of each rank of an expert group relative to the mean."""
         experts, ranks = self.workload.experts, self.mesh.expert
-        if isinstance(self.model, Dlrm) and not experts.skew and not experts.capacity:
+        if (
+            isinstance(self.model, Dlrm)
+            and not experts.skew
+            and not experts.capacity
+        ):
             return self.model.table_loads(ranks)
         settings = experts.skew, experts.capacity, experts.seed
         return expert_loads(ranks, *settings, pad=experts.pad)
@@ -140,7 +168,9 @@ class ParallelPlan:
     def schedule(self) -> str:
         """Schedule of the pipeline; irrelevant with a single stage."""
         schedule = self.workload.pipeline.schedule
-        return schedule if self.mesh.pipeline > 1 or schedule == "wavefront" else "1f1b"
+        return (
+            schedule if self.mesh.pipeline > 1 or schedule == "wavefront" else "1f1b"
+        )
 
     def passes(self, stage: int, microbatches: int) -> list[Action]:
         """Return the actions of a stage, in order."""
@@ -171,10 +201,21 @@ class ParallelPlan:
         """Return the gradients that a rank of a stage adds to the opposite stage's [bytes]."""
         if self.copies == 1:
             return 0
-        tensors = [t for chunk in self.stages[stage] for layer in chunk for t in layer.tensors]
-        sizes = [sum(t.elements for t in tensors if t.expert == expert) for expert in (False, True)]
+        tensors = [
+            t
+            for chunk in self.stages[stage]
+            for layer in chunk
+            for t in layer.tensors
+        ]
+        sizes = [
+            sum(t.elements for t in tensors if t.expert == expert)
+            for expert in (False, True)
+        ]
         if self.zero:
-            sizes = [-(-sizes[0] // self.mesh.shards), -(-sizes[1] // self.mesh.expert_shards)]
+            sizes = [
+                -(-sizes[0] // self.mesh.shards),
+                -(-sizes[1] // self.mesh.expert_shards),
+            ]
         return sum(sizes) * self.element_bytes_reduced
 
     @property
@@ -188,7 +229,12 @@ class ParallelPlan:
         """Return the gradients that sequence parallelism computes from one rank's tokens [bytes]."""
         if not self.shard.sequence_parallel:
             return 0
-        tensors = [t for chunk in self.stages[stage] for layer in chunk for t in layer.tensors]
+        tensors = [
+            t
+            for chunk in self.stages[stage]
+            for layer in chunk
+            for t in layer.tensors
+        ]
         size = sum(t.elements for t in tensors if t.name.startswith(WHOLE))
         size *= self.element_bytes_reduced
         return size // self.mesh.shards if self.zero == 3 else size
@@ -202,7 +248,9 @@ class ParallelPlan:
         """Return the host thread of every rank, or None if issuing costs no time."""
         heads = self.model.heads if isinstance(self.model, Transformer) else 0
         settings = self.workload.host
-        return host_of(settings, self.fabric, self.shard, -(-heads // self.mesh.tensor))
+        return host_of(
+            settings, self.fabric, self.shard, -(-heads // self.mesh.tensor)
+        )
 
     def placement(self) -> dict[str, str]:
         """Return, for each dimension, the placement of its groups inside or across nodes."""
@@ -225,7 +273,9 @@ class ParallelPlan:
                 f"tensor parallelism spans nodes, though groups of {mesh.tensor} fit inside; put tensor first"
                 " in parallel.order"
             ]
-        return [f"tensor parallelism spans nodes: {mesh.tensor} GPUs in a group, {fits} per node"]
+        return [
+            f"tensor parallelism spans nodes: {mesh.tensor} GPUs in a group, {fits} per node"
+        ]
 
     @property
     def process(self) -> ProcessMemory:
@@ -268,13 +318,23 @@ class ParallelPlan:
         """Return (channels, peers, one direction per peer) of the communicators of a rank."""
         mesh, result = self.mesh, []
         all_of = mesh.data * mesh.context
-        sizes = [("tensor", mesh.tensor), ("context", mesh.context), ("data", mesh.shards)]
+        sizes = [
+            ("tensor", mesh.tensor),
+            ("context", mesh.context),
+            ("data", mesh.shards),
+        ]
         for dim, size in [*sizes, ("data", all_of // mesh.shards)]:
             if size > 1:
-                result.append((self.channels(dim) or self.fabric.num_channels("ring"), 2, True))
+                result.append(
+                    (self.channels(dim) or self.fabric.num_channels("ring"), 2, True)
+                )
         if mesh.expert > 1:
             result.append(
-                (self.channels("expert") or self.fabric.num_channels("p2p"), mesh.expert - 1, False)
+                (
+                    self.channels("expert") or self.fabric.num_channels("p2p"),
+                    mesh.expert - 1,
+                    False,
+                )
             )
         if mesh.pipeline > 1:
             result.append((self.channels("pipeline") or 2, 2, False))
@@ -311,7 +371,10 @@ def model_of(spec: ModelSpec) -> Model:
         and not {"head_size"} & changes.keys()
         and {"hidden", "heads"} & changes.keys()
     ):
-        hidden, heads = changes.get("hidden", model.hidden), changes.get("heads", model.heads)
+        hidden, heads = (
+            changes.get("hidden", model.hidden),
+            changes.get("heads", model.heads),
+        )
         if hidden % heads:
             raise InputError(
                 f"hidden size {hidden} is not a multiple of {heads} heads; set head_size"
@@ -330,7 +393,9 @@ def make_plan(workload: Workload, fabric: Fabric) -> ParallelPlan:
     try:
         chip = chip_of(fabric, PRECISIONS[workload.precision], workload.hardware)
     except InputError as error:
-        raise complain(workload, _blamed_of_chip(workload, str(error)), str(error)) from None
+        raise complain(
+            workload, _blamed_of_chip(workload, str(error)), str(error)
+        ) from None
     try:
         model = model_of(workload.model)
     except InputError as error:
@@ -340,12 +405,16 @@ def make_plan(workload: Workload, fabric: Fabric) -> ParallelPlan:
     check_names(workload, fabric)
     check_checkpoints(workload, fabric)
     if workload.experts.pad and not workload.experts.capacity:
-        raise complain(workload, ("experts", "pad"), "needs a capacity to fill experts up to")
+        raise complain(
+            workload, ("experts", "pad"), "needs a capacity to fill experts up to"
+        )
     check_kind(workload, model)
     check_weights(workload)
     microbatches = _microbatches(workload, mesh) * workload.pipeline.pieces
     machines = check_exchange(workload, mesh, fabric, model)
-    shard = shard_of(workload, mesh, precision, deepep_of(workload, fabric, machines))
+    shard = shard_of(
+        workload, mesh, precision, deepep_of(workload, fabric, machines)
+    )
     optimizer = find_optimizer(
         workload.optimizer,
         precision,
@@ -357,10 +426,15 @@ def make_plan(workload: Workload, fabric: Fabric) -> ParallelPlan:
         layers = moving(layers, workload, shard, optimizer, microbatches)
         chip = replace(chip, eager=shard.eager, adds=adds_up(workload, optimizer))
         crew, stages = stages_of(
-            workload, model, layers, Ground(chip, fabric, mesh, optimizer.sum_bytes, microbatches)
+            workload,
+            model,
+            layers,
+            Ground(chip, fabric, mesh, optimizer.sum_bytes, microbatches),
         )
     except InputError as error:
-        raise complain(workload, _find_cause(workload, str(error)), str(error)) from None
+        raise complain(
+            workload, _find_cause(workload, str(error)), str(error)
+        ) from None
     check_interleaving(workload, microbatches)
     check_turns(workload, crew, microbatches)
     return ParallelPlan(
@@ -395,7 +469,9 @@ def _find_cause(workload: Workload, message: str) -> tuple[str, ...]:
         return ("sequence",)
     if workload.pipeline.layers is not None and message.startswith("layers ["):
         return ("pipeline", "layers")
-    if "recompute:" in message or message.startswith(("choose one of layers", "groups of layers")):
+    if "recompute:" in message or message.startswith(
+        ("choose one of layers", "groups of layers")
+    ):
         return ("recomputation",)
     return ("parallel",) if workload.parallel.model_fields_set else ("model",)
 
@@ -407,10 +483,16 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
     model_size = parallel.tensor * parallel.context * parallel.pipeline
     if server_kind and model_size > 1:
         raise complain(
-            workload, ("data", "kind"), "parameter servers support data parallelism only"
+            workload,
+            ("data", "kind"),
+            "parameter servers support data parallelism only",
         )
     check_servers(workload, fabric)
-    have = len(parallel.ranks) if parallel.ranks is not None else fabric.num_ranks - extra
+    have = (
+        len(parallel.ranks)
+        if parallel.ranks is not None
+        else fabric.num_ranks - extra
+    )
     replicas = parallel.data if parallel.data is not None else have // model_size
     num_ranks = model_size * replicas
     sizes = f"tensor {parallel.tensor} x context {parallel.context} x pipeline {parallel.pipeline}"
@@ -434,7 +516,9 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
     check_chunks(workload)
     if data.shard is not None and data.kind not in ZERO:
         raise complain(
-            workload, ("data", "shard"), f"{data.kind} cuts no states; use one of {', '.join(ZERO)}"
+            workload,
+            ("data", "shard"),
+            f"{data.kind} cuts no states; use one of {', '.join(ZERO)}",
         )
     if parallel.ranks and max(parallel.ranks) >= fabric.num_ranks:
         raise complain(
@@ -462,9 +546,9 @@ def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
         return mesh, ()
     if data.colocated:
         return mesh, mesh.ranks[: data.servers]
-    return mesh, tuple(rank for rank in range(fabric.num_ranks) if rank not in mesh.ranks)[
-        : data.servers
-    ]
+    return mesh, tuple(
+        rank for rank in range(fabric.num_ranks) if rank not in mesh.ranks
+    )[: data.servers]
 
 
 def _microbatches(workload: Workload, mesh: Mesh) -> int:

@@ -35,7 +35,10 @@ class Sharded(DataParallel):
 
     @property
     def _shards_parameters(self) -> bool:
-        return any(self.emitter.groups(dim, self.stage) for dim in ("replica", "expert_replica"))
+        return any(
+            self.emitter.groups(dim, self.stage)
+            for dim in ("replica", "expert_replica")
+        )
 
     def _sum_copies(self, chunk: int, index: int, scattered: Tails) -> Tails:
         """Sum the parts of a layer's gradients over the copies, after their scatter."""
@@ -46,11 +49,17 @@ class Sharded(DataParallel):
             (True, "expert_copy", mesh.expert_shards),
         ):
             tensors = self.chunks[chunk][index].tensors
-            elements = -(-sum(t.elements for t in tensors if t.expert == expert) // parts)
+            elements = -(
+                -sum(t.elements for t in tensors if t.expert == expert) // parts
+            )
             dtype = "float32" if element == 4 else None
-            exchange = Exchange(dim, "allreduce", elements * element, "gradients", dtype=dtype)
+            exchange = Exchange(
+                dim, "allreduce", elements * element, "gradients", dtype=dtype
+            )
             groups = self.emitter.groups(dim, self.stage) if elements else []
-            tasks = self.emitter.collectives(exchange, groups, "data copies", scattered)
+            tasks = self.emitter.collectives(
+                exchange, groups, "data copies", scattered
+            )
             for rank, task_ids in tasks.items():
                 result[rank] = (*result.get(rank, ()), *task_ids)
         return result
@@ -66,7 +75,9 @@ class Sharded(DataParallel):
                 0 <= prefetched < len(self.chunks[chunk])
                 and (chunk, prefetched) not in self._gathered
             ):
-                self._gathered[chunk, prefetched] = self._collect(chunk, prefetched, "all_gather")
+                self._gathered[chunk, prefetched] = self._collect(
+                    chunk, prefetched, "all_gather"
+                )
         self.emitter.join(self._gathered[chunk, index])
 
     def after(self, kind: str, chunk: int, index: int, last: bool) -> None:
@@ -84,16 +95,24 @@ class Sharded(DataParallel):
     def _collect(self, chunk: int, index: int, operation: str) -> Tails:
         result: Tails = {}
         scatter = operation == "reduce_scatter"
-        element = self.plan.element_bytes_reduced if scatter else self.plan.precision.bytes
+        element = (
+            self.plan.element_bytes_reduced if scatter else self.plan.precision.bytes
+        )
         dtype = "float32" if element == 4 else None
         for expert, dim in ((False, "shard"), (True, "expert_shard")):
             tensors = self.chunks[chunk][index].tensors
             elements = sum(t.elements for t in tensors if t.expert == expert)
             groups = self.emitter.groups(dim, self.stage) if elements else []
             # Gathers and scatters have separate communicators, so that they can run at the same time.
-            name, stream = ("gradients", "data scatter") if scatter else ("weights", "data")
-            exchange = Exchange(dim, operation, elements * element, name, dtype=dtype)
-            for rank, task_ids in self.emitter.collectives(exchange, groups, stream).items():
+            name, stream = (
+                ("gradients", "data scatter") if scatter else ("weights", "data")
+            )
+            exchange = Exchange(
+                dim, operation, elements * element, name, dtype=dtype
+            )
+            for rank, task_ids in self.emitter.collectives(
+                exchange, groups, stream
+            ).items():
                 result[rank] = (*result.get(rank, ()), *task_ids)
         return result
 

@@ -25,7 +25,13 @@ from clusim.topology.model import Fabric
 from clusim.workload.deepep import DeepEp
 from clusim.workload.host import kernels_by, peer_rates
 from clusim.workload.kernels import Chip, Kernel, Precision
-from clusim.workload.layers import Layer, Shard, accumulating, backward_steps, gathering
+from clusim.workload.layers import (
+    Layer,
+    Shard,
+    accumulating,
+    backward_steps,
+    gathering,
+)
 from clusim.workload.memory import Optimizer
 from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Transformer
@@ -98,7 +104,8 @@ def replicate_stages(
     """
     count, workers = len(layers), len(rates.machines)
     upto, gradients = (
-        np.array([0, *accumulate(layer[column] for layer in layers)]) for column in (0, 1)
+        np.array([0, *accumulate(layer[column] for layer in layers)])
+        for column in (0, 1)
     )
     moved = np.array([0.0, *(2 * layer.output_bytes for layer in layers)])
     # best[m][j]: the least time of the first j layers on the first m workers; choice: the last cut and its workers.
@@ -109,9 +116,13 @@ def replicate_stages(
         for copies in (n for n in range(1, all_of + 1) if not microbatches % n):
             before = all_of - copies
             rate = rates.between(before, all_of - 1)
-            across = moved / rates.between(before - 1, before) if before else moved * 0
+            across = (
+                moved / rates.between(before - 1, before) if before else moved * 0
+            )
             for j in range(1, count + 1):
-                sums = 2 * (copies - 1) / copies * (gradients[j] - gradients[:j]) / rate
+                sums = (
+                    2 * (copies - 1) / copies * (gradients[j] - gradients[:j]) / rate
+                )
                 last = np.maximum(upto[j] - upto[:j], sums) / copies
                 slowest = np.maximum(np.maximum(best[before, :j], across[:j]), last)
                 at = int(slowest.argmin())
@@ -130,7 +141,9 @@ def replicate_stages(
     return stages[::-1]
 
 
-def shard_of(workload: Workload, mesh: Mesh, precision: Precision, deepep: DeepEp | None) -> Shard:
+def shard_of(
+    workload: Workload, mesh: Mesh, precision: Precision, deepep: DeepEp | None
+) -> Shard:
     """Return the sharding of layers, with the kernels of the framework."""
     style, along = workload.tensor.style, workload.tensor.sequence_parallel
     if workload.tensor.overlap and not along:
@@ -168,29 +181,49 @@ def deepep_of(workload: Workload, fabric: Fabric, machines: int) -> DeepEp | Non
     experts = workload.experts
     if experts.exchange != "deepep":
         return None
-    limit = 0 if experts.machines is None or experts.machines >= machines else experts.machines
+    limit = (
+        0
+        if experts.machines is None or experts.machines >= machines
+        else experts.machines
+    )
     inside_Bps, _ = peer_rates(fabric)
     return DeepEp(
-        experts.sms, experts.dispatch == "fp8", machines, limit, experts.low_latency, inside_Bps
+        experts.sms,
+        experts.dispatch == "fp8",
+        machines,
+        limit,
+        experts.low_latency,
+        inside_Bps,
     )
 
 
 def moving(
-    layers: list[Layer], workload: Workload, shard: Shard, optimizer: Optimizer, microbatches: int
+    layers: list[Layer],
+    workload: Workload,
+    shard: Shard,
+    optimizer: Optimizer,
+    microbatches: int,
 ) -> list[Layer]:
     """Return layers with kernels that accumulate gradients and pack gathered or reduced data."""
     element_bytes = shard.precision.bytes
     if workload.accumulation != "fused" and microbatches > 1:
         layers = _alike(layers, lambda layer: accumulating(layer, element_bytes))
     if workload.data.kind == "fsdp" and shard.eager:
-        layers = _alike(layers, lambda layer: gathering(layer, element_bytes, optimizer.sum_bytes))
+        layers = _alike(
+            layers,
+            lambda layer: gathering(layer, element_bytes, optimizer.sum_bytes),
+        )
     return layers
 
 
 def adds_up(workload: Workload, optimizer: Optimizer) -> bool:
     """True if products add weight gradients to 32-bit sums; false with sharded weights."""
     unsharded = workload.data.kind not in ("fsdp", "zero3")
-    return unsharded and workload.accumulation == "fused" and optimizer.main_gradient > 0
+    return (
+        unsharded
+        and workload.accumulation == "fused"
+        and optimizer.main_gradient > 0
+    )
 
 
 def _alike(layers: list[Layer], change: Callable[[Layer], Layer]) -> list[Layer]:
@@ -230,7 +263,9 @@ def stages_of(
         times = [_time_ps(layer, ground.chip) for layer in recomputer.assign(layers)]
     if pipeline.partition == "replicated":
         costs = [
-            LayerCost(time_ps / 1e12, layer.parameters * ground.element, layer.output_bytes)
+            LayerCost(
+                time_ps / 1e12, layer.parameters * ground.element, layer.output_bytes
+            )
             for time_ps, layer in zip(times, layers, strict=True)
         ]
         result = replicate_stages(costs, _rates(ground), ground.microbatches)
@@ -241,7 +276,9 @@ def stages_of(
     layout = layout_of(pipeline.schedule, crew.stages, pipeline.chunks)
     if pipeline.partition == "balanced":
         counts = balance_layers(times, pipeline.replicas or [1] * layout.parts)
-    parts = _cut(layers, counts) if counts else divide(layers, layout, pipeline.layers)
+    parts = (
+        _cut(layers, counts) if counts else divide(layers, layout, pipeline.layers)
+    )
     stages = [
         [parts[layout.part(stage, chunk)] for chunk in range(layout.chunks)]
         for stage in range(layout.stages)
@@ -253,7 +290,9 @@ def stages_of(
 
 def _rates(ground: Ground) -> WorkerRates:
     zones = zones_of(ground.fabric)
-    machines = tuple(zones[ground.mesh.stage(w)[0]] for w in range(ground.mesh.pipeline))
+    machines = tuple(
+        zones[ground.mesh.stage(w)[0]] for w in range(ground.mesh.pipeline)
+    )
     return WorkerRates(*peer_rates(ground.fabric), machines)
 
 
@@ -271,7 +310,9 @@ def divide(
     if counts is None:
         if len(blocks) < parts:
             chunks = parts // layout.stages
-            cut = f"{layout.stages} stages" + (f" x {chunks} chunks" if chunks > 1 else "")
+            cut = f"{layout.stages} stages" + (
+                f" x {chunks} chunks" if chunks > 1 else ""
+            )
             raise InputError(f"{len(blocks)} layers cannot be divided into {cut}")
         base, more = divmod(len(blocks), parts)
         counts = [base + (part < more) for part in range(parts)]
@@ -283,13 +324,18 @@ def divide(
     result[0] = first + result[0]
     result[-1] = result[-1] + last
     if not all(result):
-        raise InputError(f"layers {list(counts)}: a part is empty; each needs a layer")
+        raise InputError(
+            f"layers {list(counts)}: a part is empty; each needs a layer"
+        )
     return result
 
 
 def _cut(layers: Sequence[Layer], counts: Sequence[int]) -> list[list[Layer]]:
     ends = [*accumulate(counts)]
-    return [list(layers[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+    return [
+        list(layers[end - count : end])
+        for end, count in zip(ends, counts, strict=True)
+    ]
 
 
 def _time_ps(layer: Layer, chip: Chip) -> int:
@@ -306,7 +352,14 @@ def _copy_embedding(
     If the first stage also holds the last part, both use the same embedding.
     """
     tied = isinstance(model, Transformer) and model.tied
-    if len(stages) == 1 or not tied or schedule == "pipedream" or layout.shape != "round":
+    if (
+        len(stages) == 1
+        or not tied
+        or schedule == "pipedream"
+        or layout.shape != "round"
+    ):
         return
     last, embedding = stages[-1][-1], stages[0][0][0].tensors[0]
-    last[-1] = replace(last[-1], tensors=(replace(embedding, name=COPY), *last[-1].tensors))
+    last[-1] = replace(
+        last[-1], tensors=(replace(embedding, name=COPY), *last[-1].tensors)
+    )

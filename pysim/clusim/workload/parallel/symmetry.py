@@ -39,7 +39,10 @@ class EqualPlaces:
     def __init__(self, fabric: Fabric) -> None:
         arrays = arrays_of(fabric)
         several_nodes = fabric.num_zones > 1
-        self.zone = [arrays.zone_of(r) if several_nodes else 0 for r in range(fabric.num_ranks)]
+        self.zone = [
+            arrays.zone_of(r) if several_nodes else 0
+            for r in range(fabric.num_ranks)
+        ]
         self.local: list[int] = []
         counts: dict[int, int] = {}
         for zone in self.zone:
@@ -63,10 +66,16 @@ class EqualPlaces:
         if zones not in self._spread:
             kinds = tuple(self._kind.get(zone, -1) for zone in zones)
             surroundings = self._network.surroundings(zones)
-            self._spread[zones] = EqualPlace((kinds, surroundings.key), surroundings.proved)
-        spread, number = self._spread[zones], {zone: i for i, zone in enumerate(zones)}
+            self._spread[zones] = EqualPlace(
+                (kinds, surroundings.key), surroundings.proved
+            )
+        spread, number = (
+            self._spread[zones],
+            {zone: i for i, zone in enumerate(zones)},
+        )
         return EqualPlace(
-            (spread.key, within, tuple(number[self.zone[r]] for r in ranks)), spread.proved
+            (spread.key, within, tuple(number[self.zone[r]] for r in ranks)),
+            spread.proved,
         )
 
     def renaming(self, machines: dict[int, int]) -> Callable[[str], str]:
@@ -100,12 +109,24 @@ class _Network:
         numbers: dict[Any, int] = {}
         for node in fabric.nodes:
             if node.zone < 0:
-                own_shape = (node.kind, node.tier, node.model, node.latency_ps, node.ports)
+                own_shape = (
+                    node.kind,
+                    node.tier,
+                    node.model,
+                    node.latency_ps,
+                    node.ports,
+                )
                 colors[node.name] = numbers.setdefault(own_shape, len(numbers))
                 self._links[node.name] = []
         machines: dict[str, list[Any]] = {name: [] for name in colors}
         for link in fabric.links:
-            shape = (link.count, str(link.rate), link.latency_ps, link.format, link.buffer_bytes)
+            shape = (
+                link.count,
+                str(link.rate),
+                link.latency_ps,
+                link.format,
+                link.buffer_bytes,
+            )
             for end, other in ((link.a, link.b), (link.b, link.a)):
                 zone = zone_of[end]
                 if zone_of[other] < 0 <= zone:
@@ -123,7 +144,8 @@ class _Network:
                             color,
                             sorted(map(repr, machines[name])),
                             sorted(
-                                repr((shape, colors[other])) for other, shape in self._links[name]
+                                repr((shape, colors[other]))
+                                for other, shape in self._links[name]
                             ),
                         )
                     ),
@@ -139,14 +161,17 @@ class _Network:
         result: dict[str, str] = {}
         for old, new in machines.items():
             ports = (
-                sorted(self._ports.get(zone, []), key=lambda port: port[0]) for zone in (old, new)
+                sorted(self._ports.get(zone, []), key=lambda port: port[0])
+                for zone in (old, new)
             )
             result |= {one[1]: two[1] for one, two in zip(*ports, strict=False)}
         return result
 
     def surroundings(self, zones: tuple[int, ...]) -> EqualPlace:
         """Return the links of nodes to the network and, across switches, to each other."""
-        ports = [tuple(sorted(self._ports.get(zone, ()), key=repr)) for zone in zones]
+        ports = [
+            tuple(sorted(self._ports.get(zone, ()), key=repr)) for zone in zones
+        ]
         kinds = dict.fromkeys(ports)
         if len(kinds) == 1 and ports[0]:
             return EqualPlace(self._shape(ports[0]), True)
@@ -160,11 +185,15 @@ class _Network:
             for one in first
             for two in second
         )
-        return EqualPlace((tuple(number[node] for node in ports), shapes, far), False)
+        return EqualPlace(
+            (tuple(number[node] for node in ports), shapes, far), False
+        )
 
     def _shape(self, ports: Iterable[tuple[str, str, Any]]) -> tuple[Any, ...]:
         """Return the ports of a node with the kinds of switches there."""
-        return tuple((port, self._colors[switch], shape) for port, switch, shape in ports)
+        return tuple(
+            (port, self._colors[switch], shape) for port, switch, shape in ports
+        )
 
     def _distance(self, one: str, two: str) -> int:
         """Return the number of links between two switches, or -1 if they are not connected."""
@@ -199,16 +228,28 @@ def machine_kinds(fabric: Fabric) -> dict[int, int]:
                 node.endpoint is None,
                 node.model,
             )
-            shapes.setdefault(node.zone, []).append((*properties, repr(node.endpoint)))
+            shapes.setdefault(node.zone, []).append(
+                (*properties, repr(node.endpoint))
+            )
     for link in fabric.links:
         zone = zone_of[link.a]
         if zone >= 0 and zone == zone_of[link.b]:
             ends = (link.a.partition("/")[2], link.b.partition("/")[2])
             shapes[zone].append(
-                (*ends, link.count, str(link.rate), link.latency_ps, link.format, link.buffer_bytes)
+                (
+                    *ends,
+                    link.count,
+                    str(link.rate),
+                    link.latency_ps,
+                    link.format,
+                    link.buffer_bytes,
+                )
             )
     numbers: dict[Any, int] = {}
-    return {zone: numbers.setdefault(tuple(shape), len(numbers)) for zone, shape in shapes.items()}
+    return {
+        zone: numbers.setdefault(tuple(shape), len(numbers))
+        for zone, shape in shapes.items()
+    }
 
 
 def switched_machines(fabric: Fabric) -> frozenset[int]:
@@ -224,12 +265,20 @@ def switched_machines(fabric: Fabric) -> frozenset[int]:
     for link in fabric.links:
         for end, other in ((link.a, link.b), (link.b, link.a)):
             if other in crossbars and end in links:
-                shape = (other, link.count, str(link.rate), link.latency_ps, link.format)
+                shape = (
+                    other,
+                    link.count,
+                    str(link.rate),
+                    link.latency_ps,
+                    link.format,
+                )
                 links[end].append(shape)
     result: dict[int, set[Any]] = {}
     for gpu in gpus:
         own_links = tuple(sorted(map(repr, links[gpu.name])))
         result.setdefault(gpu.zone, set()).add((own_links, repr(gpu.endpoint)))
     return frozenset(
-        zone for zone, shapes in result.items() if len(shapes) == 1 and next(iter(shapes))[0]
+        zone
+        for zone, shapes in result.items()
+        if len(shapes) == 1 and next(iter(shapes))[0]
     )

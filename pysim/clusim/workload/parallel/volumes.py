@@ -41,7 +41,9 @@ def spread(group: Sequence[int], zones: Sequence[int]) -> list[tuple[int, ...]]:
     return [tuple(ranks) for ranks in result.values()]
 
 
-def legs_of(step: Comm, group: tuple[int, ...], zones: Sequence[int]) -> list[ExchangeLeg]:
+def legs_of(
+    step: Comm, group: tuple[int, ...], zones: Sequence[int]
+) -> list[ExchangeLeg]:
     """Return the legs of a communication of a group.
 
     Between nodes a flag follows the data. Legs overlap, as tokens are forwarded one by one.
@@ -109,7 +111,9 @@ class Volume:
 
     calls: int = 0
     sent_bytes: int = 0
-    switched: dict[Switched, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    switched: dict[Switched, tuple[int, tuple[int, ...]]] = field(
+        default_factory=dict
+    )
 
     def add(self, other: Volume, times: int = 1) -> None:
         """Add the counts of another volume."""
@@ -118,11 +122,15 @@ class Volume:
         for kind, (count, group) in other.switched.items():
             self._count(kind, count * times, group)
 
-    def call(self, kind: Switched, group: Sequence[int], machines: SpannedMachines) -> None:
+    def call(
+        self, kind: Switched, group: Sequence[int], machines: SpannedMachines
+    ) -> None:
         """Count a collective of a group; only in-switch collectives are counted by kind."""
         self.calls += 1
         size, ranks = kind.bytes, kind.ranks
-        self.sent_bytes += sent_bytes(kind.operation, kind.algorithm, size, ranks, machines)
+        self.sent_bytes += sent_bytes(
+            kind.operation, kind.algorithm, size, ranks, machines
+        )
         if kind.algorithm in IN_SWITCH:
             self._count(kind, 1, tuple(group))
 
@@ -132,7 +140,11 @@ class Volume:
 
 
 def sent_bytes(
-    operation: str, algorithm: str, size: int, ranks: int, machines: SpannedMachines = ONE
+    operation: str,
+    algorithm: str,
+    size: int,
+    ranks: int,
+    machines: SpannedMachines = ONE,
 ) -> int:
     """Return the bytes that all ranks of a group send together."""
     if operation == "allreduce":
@@ -156,5 +168,7 @@ def _allreduce(algorithm: str, ranks: int, machines: SpannedMachines) -> int:
     if algorithm in ("oneshot", "oneshot-ll", "naive"):
         return ranks * (ranks - 1)
     if algorithm in IN_SWITCH:
-        return machines.number * (inside + 2 if machines.adding and inside > 1 else 2 * inside - 1)
+        return machines.number * (
+            inside + 2 if machines.adding and inside > 1 else 2 * inside - 1
+        )
     return 2 * (ranks - 1)

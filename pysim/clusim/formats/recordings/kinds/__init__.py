@@ -32,7 +32,9 @@ LOGS: Final = {
 }
 """Kinds that `clusim.formats.logs` reads -> description."""
 
-_MODULES: Final = tuple(f"{__name__}.{module.name}" for module in iter_modules(__path__))
+_MODULES: Final = tuple(
+    f"{__name__}.{module.name}" for module in iter_modules(__path__)
+)
 
 _KINDS: Final[dict[str, RecordingKind]] = {
     kind.name: replace(kind, read_by=kind.read_by or module)
@@ -43,7 +45,10 @@ _KINDS: Final[dict[str, RecordingKind]] = {
 KINDS: Final = {name: kind.what for name, kind in _KINDS.items()}
 """Kinds of recordings that clusim reads -> description; `all_kinds` includes those of extensions."""
 
-PLANS: Final = {"msccl": "MSCCL algorithm, XML", "mscclpp": "MSCCL++ execution plan, JSON"}
+PLANS: Final = {
+    "msccl": "MSCCL algorithm, XML",
+    "mscclpp": "MSCCL++ execution plan, JSON",
+}
 """Kinds of algorithm files, not recordings -> description.
 
 `clusim.formats.algorithms` reads them.
@@ -82,7 +87,9 @@ def kind_of(path: str) -> str:
     if path == "-":
         return "nccl-log"
     path = or_shipped(path)
-    if not Path(path).exists() and any(Path(path).parent.glob(f"{escape(Path(path).name)}*.et")):
+    if not Path(path).exists() and any(
+        Path(path).parent.glob(f"{escape(Path(path).name)}*.et")
+    ):
         return "chakra"
     data, name = _beginning(path)
     data = data.removeprefix(BOM_UTF8)
@@ -96,9 +103,15 @@ def kind_of(path: str) -> str:
     if claimed := _by_extension(name, data):
         return claimed
     if b"\0" in data[:4096]:
-        raise InputError(f"{path}: binary data of no known kind; --kind is one of {_names()}")
-    if data.lstrip()[:1] in (b"{", b"[") and name.lower().endswith((".json", ".json.gz")):
-        raise InputError(f"{path}: JSON of no known kind; --kind is one of {_names()}")
+        raise InputError(
+            f"{path}: binary data of no known kind; --kind is one of {_names()}"
+        )
+    if data.lstrip()[:1] in (b"{", b"[") and name.lower().endswith(
+        (".json", ".json.gz")
+    ):
+        raise InputError(
+            f"{path}: JSON of no known kind; --kind is one of {_names()}"
+        )
     return "nccl-log"
 
 
@@ -113,7 +126,11 @@ def _claiming_kind(kinds: Iterable[RecordingKind], name: str, data: bytes) -> st
 def _by_extension(name: str, data: bytes) -> str:
     """Return the kind of an extension that recognises a file; empty if there is none."""
     kinds = [_description(extension) for extension in _extensions().values()]
-    patterns = [(place, kind.name, pattern) for kind in kinds for place, pattern in kind.begins]
+    patterns = [
+        (place, kind.name, pattern)
+        for kind in kinds
+        for place, pattern in kind.begins
+    ]
     for _, kind_name, pattern in sorted(patterns):
         if re.search(pattern, data, re.DOTALL):
             return kind_name
@@ -130,12 +147,17 @@ def _description(extension: Extension) -> RecordingKind:
     for kind in extension.attribute("KINDS", tuple):
         if isinstance(kind, RecordingKind) and kind.name == extension.name:
             return kind
-    raise extension.failure(f"{extension.target}.KINDS has no RecordingKind of this name")
+    raise extension.failure(
+        f"{extension.target}.KINDS has no RecordingKind of this name"
+    )
 
 
 def all_kinds() -> dict[str, str]:
     """Return the kinds of recordings, those of extensions included -> description."""
-    added = {name: _description(extension).what for name, extension in _extensions().items()}
+    added = {
+        name: _description(extension).what
+        for name, extension in _extensions().items()
+    }
     return KINDS | added
 
 
@@ -158,11 +180,18 @@ def _beginning(path: str) -> tuple[bytes, str]:
     """Return first bytes and name of a file, or of the first in a directory or archive."""
     if Path(path).is_dir():
         inside = sorted(
-            (str(p) for p in Path(path).iterdir() if p.is_file() and p.name[0] != "."), key=natural
+            (
+                str(p)
+                for p in Path(path).iterdir()
+                if p.is_file() and p.name[0] != "."
+            ),
+            key=natural,
         )
         if not inside:
             raise InputError(f"{path}: is a directory without files")
-        first_name = next((name for name in inside if name.endswith(".et")), inside[0])
+        first_name = next(
+            (name for name in inside if name.endswith(".et")), inside[0]
+        )
         return head(first_name), first_name
     data = head(path)
     if data[257:262] == b"ustar":
@@ -170,5 +199,9 @@ def _beginning(path: str) -> tuple[bytes, str]:
         first = next(inside_of)
         beginning = first.head(HEAD_BYTES)
         trace = next((file for file in inside_of if file.name.endswith(".et")), None)
-        return (beginning, first.name) if trace is None else (trace.head(HEAD_BYTES), trace.name)
+        return (
+            (beginning, first.name)
+            if trace is None
+            else (trace.head(HEAD_BYTES), trace.name)
+        )
     return data, path

@@ -8,9 +8,13 @@ from collections.abc import Callable
 from clusim.formats.recordings.chakra_schema import JSON_GRAPH, JSON_NODE
 from clusim.formats.recordings.model import LAST, RecordingKind
 
-_POLICY = rb"(?:MICRO|DATA|MODEL|HYBRID_\w+|CUSTOMIZED|DISTRIBUTED_\w+|TRANSFORMER_\w+)"
+_POLICY = (
+    rb"(?:MICRO|DATA|MODEL|HYBRID_\w+|CUSTOMIZED|DISTRIBUTED_\w+|TRANSFORMER_\w+)"
+)
 
-_SEPARATE = frozenset(("astra", "deepspeed", "goal", "hlo", "jsonl", "profiler", "simai"))
+_SEPARATE = frozenset(
+    ("astra", "deepspeed", "goal", "hlo", "jsonl", "profiler", "simai")
+)
 """Kinds with a reader in the distribution ``clusim-formats``."""
 
 
@@ -38,7 +42,10 @@ def _is_chakra(name: str, data: bytes) -> bool:
 def _is_dump(name: str, data: bytes) -> bool:
     """Return True if a file is a pickle with the keys of a dump."""
     pickled = data[:1] == b"\x80" and len(data) > 1 and 2 <= data[1] <= 5
-    return pickled and re.search(rb"entries|pg_config|collective_seq_id", data) is not None
+    return (
+        pickled
+        and re.search(rb"entries|pg_config|collective_seq_id", data) is not None
+    )
 
 
 def _kind(
@@ -52,7 +59,9 @@ def _kind(
     `begins` are places among all kinds, and patterns.
     """
     read_by = f"clusim.formats.recordings.{name}"
-    return RecordingKind(name, description, begins, looks_so, read_by, name in _SEPARATE)
+    return RecordingKind(
+        name, description, begins, looks_so, read_by, name in _SEPARATE
+    )
 
 
 # The order resolves ambiguity: NCCL logs may contain lines of DeepSpeed, traces of the PyTorch profiler may contain

@@ -30,7 +30,12 @@ from clusim.base.errors import InputError
 from clusim.base.units import parse_rate
 from clusim.hardware import Gpu, gpu, gpu_by_product
 from clusim.hardware.kernels.fused import Fused, FusedForm, fused_s
-from clusim.hardware.kernels.measured_tables import FORMAT, find_attention, find_table, pack
+from clusim.hardware.kernels.measured_tables import (
+    FORMAT,
+    find_attention,
+    find_table,
+    pack,
+)
 from clusim.hardware.kernels.products import Form, Silicon, form_s
 
 Reals = NDArray[np.float64]
@@ -79,7 +84,9 @@ class ProductRows:
     sizes: tuple[float, float]
 
 
-def fit_form(chip: Silicon, rows: ProductRows, first: Form = FIRST, steps: int = 1800) -> Form:
+def fit_form(
+    chip: Silicon, rows: ProductRows, first: Form = FIRST, steps: int = 1800
+) -> Form:
     """Fit the form with the least mean log error by a random walk of `steps` steps."""
     rng = np.random.default_rng(1)
     some = rng.permutation(len(rows.seconds))[:1000]
@@ -93,7 +100,11 @@ def fit_form(chip: Silicon, rows: ProductRows, first: Form = FIRST, steps: int =
     width = dict.fromkeys(names, 0.3)
     best, min_loss = first, loss(first)
     for step in range(steps):
-        chosen = [names[step % len(names)]] if rng.random() < 0.6 else rng.choice(names, 3, False)
+        chosen = (
+            [names[step % len(names)]]
+            if rng.random() < 0.6
+            else rng.choice(names, 3, False)
+        )
         changed = {}
         for name in chosen:
             moved = getattr(best, name) * np.exp(rng.normal() * width[name])
@@ -106,8 +117,14 @@ def fit_form(chip: Silicon, rows: ProductRows, first: Form = FIRST, steps: int =
             best, min_loss = tried, result
         if len(chosen) == 1:
             name = chosen[0]
-            width[name] = min(0.6, width[name] * 1.5) if better else max(0.02, width[name] * 0.93)
-    return replace(best, **{name: float(f"{value:.4g}") for name, value in asdict(best).items()})
+            width[name] = (
+                min(0.6, width[name] * 1.5)
+                if better
+                else max(0.02, width[name] * 0.93)
+            )
+    return replace(
+        best, **{name: float(f"{value:.4g}") for name, value in asdict(best).items()}
+    )
 
 
 def _falls(apart: Reals) -> Reals:
@@ -122,7 +139,9 @@ def _correlate_residuals(one: Reals, two: Reals) -> Reals:
     all_three = _falls(np.sqrt(m * m + n * n + k * k) / 3)
     pairs = _falls(np.hypot(m, n)) + _falls(np.hypot(m, k)) + _falls(np.hypot(n, k))
     single = _falls(m) + _falls(n) + _falls(k)
-    result: Reals = SHARES[0] * all_three + SHARES[1] / 3 * pairs + SHARES[2] / 3 * single
+    result: Reals = (
+        SHARES[0] * all_three + SHARES[1] / 3 * pairs + SHARES[2] / 3 * single
+    )
     return result
 
 
@@ -133,16 +152,26 @@ def fit_ratios(form: Form, chip: Silicon, products: list[ProductRows]) -> str:
     """
     residuals, noise = [], []
     for index, rows in enumerate(products):
-        residuals.append(np.log(rows.seconds / form_s(form, chip, rows.shapes, rows.sizes)))
-        noise.append(np.full(len(residuals[-1]), np.hypot(NOISE, OTHER if index else 0.0)))
-    places = np.log2(np.concatenate([rows.shapes[:, 1:4] for rows in products]))[:MOST_ROWS]
+        residuals.append(
+            np.log(rows.seconds / form_s(form, chip, rows.shapes, rows.sizes))
+        )
+        noise.append(
+            np.full(len(residuals[-1]), np.hypot(NOISE, OTHER if index else 0.0))
+        )
+    places = np.log2(np.concatenate([rows.shapes[:, 1:4] for rows in products]))[
+        :MOST_ROWS
+    ]
     matrix = _correlate_residuals(places, places)
     matrix[np.diag_indices_from(matrix)] += np.concatenate(noise)[:MOST_ROWS] ** 2
     weights = np.linalg.solve(matrix, np.concatenate(residuals)[:MOST_ROWS])
-    grid = np.stack(np.meshgrid(*(np.log2(KNOTS[axis]) for axis in "mnk"), indexing="ij"), -1)
+    grid = np.stack(
+        np.meshgrid(*(np.log2(KNOTS[axis]) for axis in "mnk"), indexing="ij"), -1
+    )
     targets = grid.reshape(-1, 3)
     parts = np.array_split(targets, max(1, len(targets) // 500))
-    result = np.concatenate([_correlate_residuals(part, places) @ weights for part in parts])
+    result = np.concatenate(
+        [_correlate_residuals(part, places) @ weights for part in parts]
+    )
     return pack(result.reshape(grid.shape[:3]))
 
 
@@ -193,7 +222,9 @@ class Measurer(Protocol):
     def product_us(self, kind: str, shape: tuple[int, int, int]) -> float:
         """Return the time of a product of m x k with k x n in a short run [us]."""
 
-    def attention_us(self, shape: tuple[int, int, int, int, bool], *, backward: bool) -> float:
+    def attention_us(
+        self, shape: tuple[int, int, int, int, bool], *, backward: bool
+    ) -> float:
         """Return the time of fused attention, forwards or backwards [us]."""
 
     def moved_us(self, size_bytes: int) -> float:
@@ -206,7 +237,9 @@ class Measurer(Protocol):
         """Return the time of a product at the end of a ten-second run [us]."""
 
 
-def measure(device: Measurer, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
+def measure(
+    device: Measurer, say: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
     """Return the record of a device; `say` is called with the name of each measurement."""
     say("launches and operators")
     record: dict[str, Any] = {
@@ -219,14 +252,20 @@ def measure(device: Measurer, say: Callable[[str], None] = lambda text: None) ->
         "operators": {name: device.operator_us(name) for name in OPERATORS},
     }
     say("copies and memory")
-    record["copies"] = {direction: device.copy_GBps(direction) for direction in ("from", "to")}
-    record["memory"] = [{"bytes": size, "us": device.moved_us(size)} for size in MOVED]
+    record["copies"] = {
+        direction: device.copy_GBps(direction) for direction in ("from", "to")
+    }
+    record["memory"] = [
+        {"bytes": size, "us": device.moved_us(size)} for size in MOVED
+    ]
     record["products"] = []
     for kind in device.kinds():
         say(f"{len(SHAPES)} products of {kind}")
         for m, n, k in SHAPES:
             product_us = device.product_us(kind, (m, n, k))
-            record["products"].append({"kind": kind, "m": m, "n": n, "k": k, "us": product_us})
+            record["products"].append(
+                {"kind": kind, "m": m, "n": n, "k": k, "us": product_us}
+            )
     say("attention")
     record["attention"] = [
         dict(zip(("batch", "heads", "tokens", "size", "causal"), shape, strict=True))
@@ -237,7 +276,13 @@ def measure(device: Measurer, say: Callable[[str], None] = lambda text: None) ->
     say("ten seconds of one product")
     m, n, k = LONG
     short = device.product_us("bf16", LONG)
-    record["long"] = {"m": m, "n": n, "k": k, "short_us": short, "long_us": device.long_us(LONG)}
+    record["long"] = {
+        "m": m,
+        "n": n,
+        "k": k,
+        "short_us": short,
+        "long_us": device.long_us(LONG),
+    }
     return record
 
 
@@ -270,7 +315,9 @@ def check_record(data: Any, name: str) -> dict[str, Any]:
             _check(row, numbers, where)
             for word, kind in _WORDS.get(key, {}).items():
                 if not isinstance(row.get(word), kind):
-                    raise InputError(f"{where}: {word} is {row.get(word)!r}; must be {_SAID[kind]}")
+                    raise InputError(
+                        f"{where}: {word} is {row.get(word)!r}; must be {_SAID[kind]}"
+                    )
     return data
 
 
@@ -289,8 +336,14 @@ def _check(row: Any, numbers: tuple[str, ...], where: str) -> None:
         raise InputError(f"{where}: must be a mapping")
     for key in numbers:
         value = row.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e15:
-            raise InputError(f"{where}: {key} is {value!r}; must be a positive number")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 < value < 1e15
+        ):
+            raise InputError(
+                f"{where}: {key} is {value!r}; must be a positive number"
+            )
 
 
 _PEAKS = {"bf16": "bf16", "fp8": "f8"}
@@ -367,16 +420,23 @@ def _figures(record: dict[str, Any], preset: Gpu) -> dict[str, float]:
     }
 
 
-def _products(record: dict[str, Any], preset: Gpu, reached: float) -> list[dict[str, Any]]:
+def _products(
+    record: dict[str, Any], preset: Gpu, reached: float
+) -> list[dict[str, Any]]:
     result = []
     family = str(preset.architecture.kernels.value)
     for kind in dict.fromkeys(str(row["kind"]) for row in record["products"]):
         if kind not in _PEAKS:
             raise InputError(f"products of {kind!r}: use {' or '.join(_PEAKS)}")
         listed = [row for row in record["products"] if row["kind"] == kind]
-        shapes = np.array([[1, row["m"], row["n"], row["k"], 1] for row in listed], float)
+        shapes = np.array(
+            [[1, row["m"], row["n"], row["k"], 1] for row in listed], float
+        )
         seconds = np.array([row["us"] for row in listed], float) * 1e-6
-        rows, metal = ProductRows(shapes, seconds, _SIZES[kind]), _silicon(preset, kind, reached)
+        rows, metal = (
+            ProductRows(shapes, seconds, _SIZES[kind]),
+            _silicon(preset, kind, reached),
+        )
         _check_rates(rows, preset, kind)
         before = find_table(family, kind) or find_table(family, "bf16")
         assert before is not None, "files of architectures have products of bf16"
@@ -389,7 +449,9 @@ def _products(record: dict[str, Any], preset: Gpu, reached: float) -> list[dict[
                 "form": asdict(form),
                 "fitted": {
                     "n": len(listed),
-                    "form_mean_abs_pct": round(100 * float(np.abs(np.expm1(apart)).mean()), 2),
+                    "form_mean_abs_pct": round(
+                        100 * float(np.abs(np.expm1(apart)).mean()), 2
+                    ),
                 },
                 "ratios": fit_ratios(form, metal, [rows]),
             }
@@ -410,7 +472,9 @@ def _check_rates(rows: ProductRows, preset: Gpu, kind: str) -> None:
         )
 
 
-def _attention(record: dict[str, Any], metal: Silicon, family: str) -> dict[str, Any]:
+def _attention(
+    record: dict[str, Any], metal: Silicon, family: str
+) -> dict[str, Any]:
     before = find_attention(family)
     assert before is not None, "files of architectures have attention"
     passes = {"forward": before.forward, "backward": before.backward}
@@ -423,17 +487,31 @@ def _attention(record: dict[str, Any], metal: Silicon, family: str) -> dict[str,
     }
 
 
-def _met(form: FusedForm, metal: Silicon, record: dict[str, Any], backward: bool) -> FusedForm:
+def _met(
+    form: FusedForm, metal: Silicon, record: dict[str, Any], backward: bool
+) -> FusedForm:
     """Return a form with rate and score cost fitted to the record in the mean of logarithms."""
     rows = []
     for row in record["attention"]:
         if bool(row.get("backward")) == backward:
-            heads, tokens, size = int(row["heads"]), int(row["tokens"]), int(row["size"])
+            heads, tokens, size = (
+                int(row["heads"]),
+                int(row["tokens"]),
+                int(row["size"]),
+            )
             shape = Fused(
                 int(row["batch"]), heads, heads, tokens, tokens, size, size, bool(row["causal"]), backward
             )  # fmt: skip
             rows.append((shape, float(row["us"]) * 1e-6))
     for _ in range(8 if rows else 0):
-        slower = exp(fmean(log(seconds / fused_s(form, metal, shape)) for shape, seconds in rows))
-        form = replace(form, rate=form.rate / slower, score_ps=form.score_ps * slower)
-    return replace(form, rate=float(f"{form.rate:.4g}"), score_ps=float(f"{form.score_ps:.4g}"))
+        slower = exp(
+            fmean(
+                log(seconds / fused_s(form, metal, shape)) for shape, seconds in rows
+            )
+        )
+        form = replace(
+            form, rate=form.rate / slower, score_ps=form.score_ps * slower
+        )
+    return replace(
+        form, rate=float(f"{form.rate:.4g}"), score_ps=float(f"{form.score_ps:.4g}")
+    )

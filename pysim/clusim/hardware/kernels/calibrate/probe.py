@@ -54,7 +54,11 @@ class Torch:
     def kinds(self) -> tuple[str, ...]:
         """Return bf16, and fp8 from compute capability 8.9 on."""
         properties = self.torch.cuda.get_device_properties(self.device)
-        return ("bf16", "fp8") if (properties.major, properties.minor) >= (8, 9) else ("bf16",)
+        return (
+            ("bf16", "fp8")
+            if (properties.major, properties.minor) >= (8, 9)
+            else ("bf16",)
+        )
 
     def _us(self, work: Callable[[], Any], count: int = SHORT) -> float:
         """Return the GPU time of `work`, the least of three timings of `count` [us]."""
@@ -77,7 +81,10 @@ class Torch:
 
         result = []
         for _ in range(4):
-            start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+            start, end = (
+                cuda.Event(enable_timing=True),
+                cuda.Event(enable_timing=True),
+            )
             start.record()
             replay()
             end.record()
@@ -152,7 +159,9 @@ class Torch:
         end.synchronize()
         return float(start.elapsed_time(end)) * 10
 
-    def attention_us(self, shape: tuple[int, int, int, int, bool], *, backward: bool) -> float:
+    def attention_us(
+        self, shape: tuple[int, int, int, int, bool], *, backward: bool
+    ) -> float:
         """Return the time of scaled_dot_product_attention with its usual backend."""
         torch = self.torch
         batch, heads, tokens, size, causal = shape
@@ -167,11 +176,15 @@ class Torch:
             return self._us(lambda: attend(q, k, v, is_causal=causal))
         out = attend(q, k, v, is_causal=causal)
         gradient = torch.randn_like(out)
-        return self._us(lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True))
+        return self._us(
+            lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+        )
 
     def moved_us(self, size_bytes: int) -> float:
         """Return the time of a copy inside the GPU."""
-        source = self.torch.empty(size_bytes, dtype=self.torch.uint8, device=self.device)
+        source = self.torch.empty(
+            size_bytes, dtype=self.torch.uint8, device=self.device
+        )
         target = self.torch.empty_like(source)
         return self._us(lambda: target.copy_(source))
 
@@ -181,4 +194,8 @@ class Torch:
         host = self.torch.empty(size, dtype=self.torch.uint8, pin_memory=True)
         source = self.torch.empty(size, dtype=self.torch.uint8, device=self.device)
         pair = (source, host) if direction == "from" else (host, source)
-        return size / self._us(lambda: pair[0].copy_(pair[1], non_blocking=True), 4) / 1e3
+        return (
+            size
+            / self._us(lambda: pair[0].copy_(pair[1], non_blocking=True), 4)
+            / 1e3
+        )
