@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from clusim.base.files import write_text
 from clusim.hardware import CHIPS
-from clusim.hardware.kernels.calibrate.overlay import (
+from clusim.hardware.kernels.calibrate.fit import (
     KNOTS,
     ProductRows,
     fit_form,

@@ -11,18 +11,10 @@ import pytest
 import clusim
 from clusim.base.errors import InputError
 from clusim.hardware import GPUS, SWITCHES, all_figures
+from clusim.hardware.bounds import bounds_words, scale_value
 from clusim.hardware.calibration import ROW_SETS
 from clusim.hardware.ctas import CTAS, cta_figure
-from clusim.hardware.figures import (
-    Figure,
-    assumed,
-    bounds_words,
-    calibrated,
-    figure,
-    published,
-    scale_value,
-    scaled_figures,
-)
+from clusim.hardware.figures import Figure, assumed, calibrated, figure, published, scaled_figures
 
 ACCURACY = Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clusim.base.datafiles import OnDemand
+from clusim.hardware.bounds import Value
 from clusim.hardware.catalog import (
     ADAPTER_IDS,
     ADAPTERS,
@@ -25,14 +26,12 @@ from clusim.hardware.catalog import (
     gpu,
     gpu_by_gfx,
     gpu_by_pci,
-    gpu_by_product,
-    gpu_by_words,
     stand_in,
     stand_ins,
 )
 from clusim.hardware.cpu import HOST, Cpu, HostCosts
 from clusim.hardware.ctas import CTAS, DEEPEP
-from clusim.hardware.figures import MARKS, Figure, Mark, Preset, Value, count_marks
+from clusim.hardware.figures import MARKS, Figure, Mark, Preset, count_marks
 from clusim.hardware.frameworks import (
     BLAS_HANDLES,
     CONTEXT,
@@ -54,6 +53,7 @@ from clusim.hardware.networks import NETWORK_FORMATS, NETWORK_LINKS
 from clusim.hardware.nic import RATE_CONTROLS, Nic, Pci, Transport
 from clusim.hardware.numa import DRAM_LINKS, MEMORY, NUMA_FORMATS, NUMA_LINKS
 from clusim.hardware.pcie import PCIE_FORMATS, PCIE_LINKS
+from clusim.hardware.product_names import gpu_by_product, gpu_by_words
 from clusim.hardware.protocols import CTA_SKEW, WINDOW
 
 __all__ = [

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, fields
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -22,12 +21,16 @@ from clusim.base.datafiles import Entry, mapping, read
 from clusim.base.errors import InputError, UnitError, suggest
 from clusim.base.records import dataclass
 from clusim.base.units import (
-    format_rate,
-    format_size,
-    format_time,
     parse_rate,
     parse_size,
     parse_time,
+)
+from clusim.hardware.bounds import (
+    Value,
+    bounds_words,
+    is_number,
+    relative_bounds,
+    scale_value,
 )
 from clusim.hardware.calibration import ROW_SETS
 
@@ -42,9 +45,6 @@ the source gives the basis and reason.
 """
 
 MARKS: tuple[Mark, ...] = get_args(Mark)
-
-Value = str | int | float | bool | Mapping[str, str | int | float]
-"""A value as in a topology file: quantities are strings with units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Figure:
         """
         if self.bounds is not None:
             return self.bounds
-        if self.mark == "published" or not _is_number(self.value):
+        if self.mark == "published" or not is_number(self.value):
             return 1.0, 1.0
         half = 2 * max((ROW_SETS[name].spread for name in self.rows), default=0.0)
         return (1 - half, 1 + half) if half else None
@@ -125,7 +125,7 @@ Preset = Mapping[str, Figure]
 
 def published(value: Value, source: str, bounds: object = None) -> Figure:
     """Return a figure stated by a document or tool of the vendor, or by a standard."""
-    return Figure(value, "published", source, bounds=_bounds(value, bounds))
+    return Figure(value, "published", source, bounds=relative_bounds(value, bounds))
 
 
 def calibrated(
@@ -145,127 +145,15 @@ def calibrated(
         raise InputError(
             f"no set of measurements is called {unknown[0]!r}{suggest(unknown[0], ROW_SETS)}"
         )
-    return Figure(value, "calibrated", source, rows, _bounds(value, bounds))
+    return Figure(value, "calibrated", source, rows, relative_bounds(value, bounds))
 
 
 def assumed(value: Value, reason: str, bounds: object = None) -> Figure:
     """Return an unpublished, unmeasured figure; `reason` gives its basis."""
-    return Figure(value, "assumed", reason, bounds=_bounds(value, bounds))
+    return Figure(value, "assumed", reason, bounds=relative_bounds(value, bounds))
 
 
 _QUANTITIES = {"s": parse_time, "B/s": parse_rate, "B": parse_size}
-
-
-def _is_number(value: Value) -> bool:
-    parts = list(value.values()) if isinstance(value, Mapping) else [value]
-    numbers = [
-        not isinstance(part, bool) and re.match(r"[0-9.]", str(part))
-        for part in parts
-    ]
-    return bool(numbers) and all(numbers)
-
-
-def _bounds(value: Value, bounds: object) -> tuple[float, float] | None:
-    """Return bounds of a file as factors of the value."""
-    if bounds is None:
-        return None
-    if not _is_number(value):
-        raise InputError(f"bounds belong to numbers, and this figure is {value!r}")
-    share = re.fullmatch(r"[0-9.]+%", str(bounds))
-    ends = [f"-{bounds}", bounds] if share else bounds
-    if not isinstance(ends, list) or len(ends) != 2:
-        raise InputError(
-            f"bounds is {bounds!r}; write [low, high], or 10% of the value"
-        )
-    low, high = (_factor(value, end) for end in ends)
-    if not 0 <= low <= 1 <= high:
-        raise InputError(
-            f"bounds is {bounds!r}; the value {value!r} is not between them"
-        )
-    return low, high
-
-
-def _factor(value: Value, end: object) -> float:
-    """Return a bound as a factor of the value."""
-    share = re.fullmatch(r"([-+]?[0-9.]+)%", str(end))
-    if share is not None:
-        return 1 + float(share[1]) / 100
-    if isinstance(value, Mapping):
-        raise InputError(
-            f"bound {end!r} of several numbers; write a percentage, such as -10%"
-        )
-    try:
-        (number, write), (nominal, unit) = _quantity(end), _quantity(value)
-    except (UnitError, TypeError, ValueError):
-        raise InputError(
-            f"bound {end!r}: not a number; write it as the value, {value!r}"
-        ) from None
-    if write is not unit or not nominal:
-        raise InputError(
-            f"bound {end!r} of the value {value!r}; use its unit, or a percentage"
-        )
-    return number / nominal
-
-
-def _quantity(value: Any) -> tuple[float, Callable[[float], str] | None]:
-    """Return a number, or a quantity in ps, bytes or bytes/s, and the function that writes it; None: a number."""
-    if not isinstance(value, str):
-        return float(value), None
-    for parse, write in ((parse_time, _write_time), (parse_size, _write_size)):
-        try:
-            return float(parse(value)), write
-        except UnitError:
-            continue
-    return float(parse_rate(value).bytes_per_s), _write_rate
-
-
-def _write_time(time_ps: float) -> str:
-    return f"{round(time_ps)}ps"
-
-
-def _write_size(size_bytes: float) -> str:
-    return f"{round(size_bytes)}B"
-
-
-def _write_rate(rate_Bps: float) -> str:
-    return f"{round(rate_Bps)} B/s"
-
-
-def scale_value(value: Value, factor: float) -> Value:
-    """Return a value times a factor; counts of 20 and more are rounded."""
-    if isinstance(value, Mapping):
-        return {
-            key: cast("Any", scale_value(part, factor))
-            for key, part in value.items()
-        }
-    number, write = _quantity(value)
-    if write is not None:
-        return write(number * factor)
-    return (
-        round(number * factor)
-        if isinstance(value, int) and number >= 20
-        else number * factor
-    )
-
-
-def bounds_words(value: Value, bounds: tuple[float, float]) -> str:
-    """Return bounds in words: ``100 ns to 150 ns``; of several numbers relative."""
-    if isinstance(value, Mapping):
-        return " to ".join(f"{factor - 1:+.0%}" for factor in bounds)
-    return _range_words(value, bounds)
-
-
-@cache
-def _range_words(value: str | float, bounds: tuple[float, float]) -> str:
-    number, write = _quantity(value)
-    words: Any = {
-        _write_time: lambda part: format_time(round(part)),
-        _write_size: lambda part: format_size(round(part)),
-        _write_rate: format_rate,
-        None: lambda part: f"{part:.3g}",
-    }
-    return " to ".join(words[write](number * factor) for factor in bounds)
-
 
 _FACTORS: ContextVar[Mapping[str, float] | None] = ContextVar(
     "factors", default=None

@@ -11,15 +11,9 @@ from difflib import SequenceMatcher
 
 from clusim.base.errors import InputError, one_line
 from clusim.base.records import dataclass
-from clusim.hardware.catalog import (
-    GPUS,
-    OTHER_MODELS,
-    VENDOR_WORDS,
-    gpu_by_gfx,
-    gpu_by_pci,
-    gpu_by_product,
-)
+from clusim.hardware.catalog import GPUS, gpu_by_gfx, gpu_by_pci
 from clusim.hardware.gpu import Gpu
+from clusim.hardware.product_names import OTHER_MODELS, VENDOR_WORDS, gpu_by_product
 
 NVIDIA, AMD = 0x10DE, 0x1002
 _UNKNOWN_VENDORS = (0, 0xFFFF)

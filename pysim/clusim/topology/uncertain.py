@@ -13,7 +13,8 @@ from contextlib import AbstractContextManager
 from clusim.base.errors import TopologyError
 from clusim.base.records import dataclass
 from clusim.hardware import KERNELS, all_figures
-from clusim.hardware.figures import Figure, bounds_words, scaled_figures
+from clusim.hardware.bounds import bounds_words
+from clusim.hardware.figures import Figure, scaled_figures
 from clusim.topology.loading import load
 from clusim.topology.model import Fabric
 
