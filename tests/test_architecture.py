@@ -29,12 +29,12 @@ MAY_IMPORT = {
     "analysis": "base engine results",
     "report": "analysis base engine results",
     "formats": "base engine hardware schedule topology",
-    "clusim_formats": "base collectives formats hardware schedule topology",
     "nccl": "base collectives engine formats hardware schedule topology",
     "simulation": "analysis base collectives engine formats lowering nccl policies results schedule topology",
     "workload": "base collectives formats hardware nccl results schedule topology",
     "nccltests": "base hardware nccl report results simulation",
     "jobs": "base formats hardware nccl nccltests schedule simulation topology workload",
+    "clusim_formats": "base collectives formats hardware jobs schedule topology",
     "training": "analysis base collectives jobs lowering nccl report results schedule simulation topology workload",
     "shim": "base hardware jobs lowering nccl nccltests schedule simulation topology",
     "replays": "base formats hardware jobs lowering nccl nccltests report results schedule simulation topology"

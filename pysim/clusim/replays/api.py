@@ -20,6 +20,7 @@ from clusim.formats.recordings.kinds import (
 )
 from clusim.formats.recordings.model import Recording
 from clusim.jobs.peers import split_of
+from clusim.jobs.ready import sort_by_start
 from clusim.nccltests.jobs import PerfKernel
 from clusim.replays.full_job import replay_recording
 from clusim.replays.logjob import Counted, replay_log
@@ -184,7 +185,7 @@ def replay(
         )
     read = reader(kind, first)
     files = list(request.files) if len(request.files) > 1 else first
-    recording = read(files, **_reader_options(read, request))
+    recording = sort_by_start(read(files, **_reader_options(read, request)))
     request = replace(request, gap=request.gap or "logged")
     if recording.alike:
         if options.trace_out is not None:

@@ -12,6 +12,7 @@ from clusim.formats.recordings import Event, Recording
 from clusim.formats.recordings.chakra import read
 from clusim.formats.recordings.chakra_schema import attributes, message_class
 from clusim.formats.recordings.kinds import kind_of
+from clusim.jobs.ready import sort_by_start
 from clusim.replays import replay
 from clusim.replays.placing import ReplayRequest
 from formats.recordings.chakra_traces import SAMPLE, coll, comp, files, message, node, sample, trace
@@ -23,7 +24,7 @@ START = 1
 
 
 def job(folder: Path, *ranks: bytes, **more: Any) -> Recording:
-    return read(files(folder, *ranks), **more)
+    return sort_by_start(read(files(folder, *ranks), **more))
 
 
 def same(count: int, *nodes: bytes) -> list[bytes]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from clusim.base.match import Address, Mailbox, suitable
 from clusim.formats.recordings.model import ABSENT, EventKind
-from clusim.schedule.timeline import Timeline
+from clusim.jobs.joint import SeparateCalls
+from clusim.jobs.live import LiveClock, PlayedOperation
 
 MAX_RANKS = 1 << 17
 MAX_NS = 10**15
@@ -89,111 +91,105 @@ def play(ranks: Mapping[int, list[GoalStep]], eager_bytes: int) -> Order:
 _OTHER: Final[dict[EventKind, EventKind]] = {"send": "recv", "recv": "send"}
 
 
-class _Started(NamedTuple):
-    """Condition that an operation has started."""
-
-    op: GoalOp
-
-
-class _Player(Timeline[GoalOp]):
-    """State of playing a schedule; times are ns."""
+class _Player(LiveClock):
+    """Clock of a schedule, in ns; an operation has one operation of the clock until its start, and one for its work."""
 
     def __init__(
         self, ranks: Mapping[int, list[GoalStep]], eager_bytes: int
     ) -> None:
-        super().__init__()
+        super().__init__(SeparateCalls({}), 1)
         self.order = Order(ranks, eager_bytes)
-        self.count = 0
+        self.starts: dict[GoalOp, PlayedOperation] = {}
+        self.works: dict[GoalOp, PlayedOperation] = {}
         self.cpus: dict[tuple[int, int], deque[GoalOp]] = {}
-        self.calculates: set[GoalOp] = set()
         self.boxes: dict[tuple[int, EventKind], Mailbox[GoalOp]] = {}
+        self.arrivals = 0
         self.blocked: dict[GoalOp, None] = {}
         self.coming: dict[tuple[int, EventKind], Counter[Address]] = {}
-        for rank, steps in ranks.items():
-            for at, step in enumerate(steps):
-                op = GoalOp(rank, at)
-                starts = (_Started(GoalOp(rank, other)) for other in step.starts)
-                self.add(
-                    op, [*(GoalOp(rank, other) for other in step.needs), *starts]
-                )
-                if step.kind != "compute":
-                    end, key = _address(op, step)
-                    self.coming.setdefault((end, step.kind), Counter())[key] += 1
 
     def run(self) -> Order:
         """Play all operations."""
-        self.play()
-        if self.left:
-            self.order.stuck = min(
-                [op for op, count in self.left.items() if not count] or self.left
-            )
+        for rank, steps in self.order.ranks.items():
+            for at, step in enumerate(steps):
+                op = GoalOp(rank, at)
+                self.starts[op] = PlayedOperation(2 * at, rank)
+                self.works[op] = PlayedOperation(2 * at + 1, rank)
+                if step.kind != "compute":
+                    end, key = _address(op, step)
+                    self.coming.setdefault((end, step.kind), Counter())[key] += 1
+        for op, start in self.starts.items():
+            step = self.order.step(op)
+            needs = [self.works[GoalOp(op.rank, other)] for other in step.needs]
+            needs += [self.starts[GoalOp(op.rank, other)] for other in step.starts]
+            self.add(start, needs)
+            self.add(self.works[op], [start])
+        while self.advance() or self._release():
+            pass
+        incomplete = [op for op, work in self.works.items() if not work.is_complete]
+        started = [op for op in incomplete if self.starts[op].is_complete]
+        self.order.stuck = min(started or incomplete, default=None)
         return self.order
 
-    def ready(self, task: GoalOp) -> None:
-        """Start an operation after those that were ready before."""
-        self._arrive(self.now, task)
-
-    def _arrive(self, time: int, op: GoalOp) -> None:
-        self.count += 1
-        self.schedule(time, op, self.count)
-
-    def arrives(self, task: GoalOp) -> None:
-        """Start an operation, or end a calc."""
-        step = self.order.step(task)
+    def _begin(self, at: int) -> None:
+        operation = self._operations[at]
+        number, is_work = divmod(operation.number, 2)
+        op = GoalOp(operation.rank, number)
+        step = self.order.step(op)
         if step.kind != "compute":
-            self._message(task, step)
+            if is_work:
+                self._message(op, step)
+            else:
+                self._start(op)
             return
-        queue = self.cpus.setdefault((task.rank, step.cpu), deque())
-        if task not in self.calculates:
-            queue.append(task)
-            if len(queue) == 1:
-                self._calculate(task)
+        if is_work:
+            operation.action = partial(self._free, (op.rank, step.cpu))
+            self._run(at, step.size, 0)
             return
-        self.calculates.remove(task)
+        queue = self.cpus.setdefault((op.rank, step.cpu), deque())
+        queue.append(op)
+        if len(queue) == 1:
+            self._start(op)
+
+    def _start(self, op: GoalOp) -> None:
+        self.order.started.append(op)
+        self._complete((self.starts[op].at,))
+
+    def _free(self, cpu: tuple[int, int]) -> None:
+        queue = self.cpus[cpu]
         queue.popleft()
         if queue:
-            self._calculate(queue[0])
-        self.complete(task)
+            self._start(queue[0])
 
     def _message(self, op: GoalOp, step: GoalStep) -> None:
-        self._begin(op)
         rank, key = _address(op, step)
         self.coming[rank, step.kind][key] -= 1
         if step.kind == "send" and step.size <= self.order.eager_bytes:
-            self.complete(op)
+            self._end(op)
         other = self._box(rank, _OTHER[step.kind]).take(key)
         if other is not None:
             self._meet(*((op, other) if step.kind == "send" else (other, op)))
             return
-        self.count += 1
-        self._box(rank, step.kind).put(key, self.count, op)
-        if op in self.left:
+        self.arrivals += 1
+        self._box(rank, step.kind).put(key, self.arrivals, op)
+        if not self.works[op].is_complete:
             self.blocked[op] = None
 
     def _box(self, rank: int, kind: EventKind) -> Mailbox[GoalOp]:
         """Return the sends or receives that wait at a rank."""
         return self.boxes.setdefault((rank, kind), Mailbox())
 
-    def _begin(self, op: GoalOp) -> None:
-        self.order.started.append(op)
-        self.complete(_Started(op))
-
-    def _calculate(self, op: GoalOp) -> None:
-        self._begin(op)
-        self.calculates.add(op)
-        self._arrive(self.now + self.order.step(op).size, op)
+    def _end(self, op: GoalOp) -> None:
+        self._complete((self.works[op].at,))
 
     def _meet(self, send: GoalOp, recv: GoalOp) -> None:
         self.order.match[recv] = send
         for op in (send, recv):
             self.blocked.pop(op, None)
-            if op in self.left:
-                self.complete(op)
+            if not self.works[op].is_complete:
+                self._end(op)
 
-    def turn(self) -> None:
-        """At the end of all events, complete blocked messages whose other end cannot start."""
-        if self.busy:
-            return
+    def _release(self) -> bool:
+        """Complete blocked messages whose other end cannot start; return True if there are any."""
         result = []
         for op in self.blocked:
             step = self.order.step(op)
@@ -203,7 +199,8 @@ class _Player(Timeline[GoalOp]):
                 result.append(op)
         for op in result:
             del self.blocked[op]
-            self.complete(op)
+            self._end(op)
+        return bool(result)
 
 
 def _address(op: GoalOp, step: GoalStep) -> tuple[int, Address]:

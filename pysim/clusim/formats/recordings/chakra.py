@@ -21,7 +21,6 @@ from clusim.formats.recordings.chakra_graph import (
     ChakraNode,
     Rank,
     number_calls,
-    play,
     sort_nodes,
 )
 from clusim.formats.recordings.chakra_ranks import ChakraGraph, ChakraHost
@@ -125,7 +124,7 @@ class _Reader:
                     self._resolve(rank, node)
         self._sort_nodes()
         self._mark_eager()
-        self._events(play(self.ranks))
+        self._events()
         if any(rank.represents_all for rank in self.ranks):
             self._represent()
         of = {other: rank.number for rank in self.ranks for other in rank.represents}
@@ -343,15 +342,18 @@ class _Reader:
                 self.notes[_CYCLIC] += 1
         self.notes.update(number_calls(self.ranks))
 
-    def _events(self, order: list[tuple[int, int]]) -> None:
-        """Append the events in order of their start; empty nodes pass on their dependencies."""
-        done: dict[tuple[int, int], tuple[int, ...]] = {}
-        for place, at in order:
-            rank = self.ranks[place]
+    def _events(self) -> None:
+        """Append the events of all ranks."""
+        for rank in self.ranks:
+            self._events_of(rank)
+        self.found.is_graph = True
+
+    def _events_of(self, rank: Rank) -> None:
+        """Append the events of a rank; empty nodes pass on their dependencies."""
+        done: dict[int, tuple[int, ...]] = {}
+        for at in rank.order:
             node = rank.nodes[at]
-            deps = tuple(
-                dict.fromkeys(e for dep in node.deps for e in done[place, dep])
-            )
+            deps = tuple(dict.fromkeys(e for dep in node.deps for e in done[dep]))
             if node.kind == "none":
                 if len(deps) > MOST_JOINED:
                     join = Event(
@@ -363,9 +365,9 @@ class _Reader:
                     )
                     self.found.events.append(replace(join, where=node.where))
                     deps = (len(self.found.events) - 1,)
-                done[place, at] = deps
+                done[at] = deps
                 continue
-            done[place, at] = (len(self.found.events),)
+            done[at] = (len(self.found.events),)
             event = _event(rank.number, node, deps)
             if node.preserved:
                 event = replace(event, **node.preserved)

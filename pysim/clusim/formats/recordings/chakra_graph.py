@@ -1,16 +1,12 @@
-"""Order of the nodes of Chakra graphs, and matching of the ranks' calls.
+"""Nodes of Chakra graphs by dependencies, and matching of the ranks' calls.
 
-A graph does not have streams: independent nodes may run concurrently, but a GPU stream or CPU thread executes one
-node at a time. The order is found by playing all ranks together, with recorded times of computation and rough
-estimates of communication. It is feasible, so a schedule that keeps it cannot deadlock. Calls of a communicator follow
-each other by the numbers of their nodes, as in the program; messages follow only their dependencies. An eager message
-is transferred when it is sent, even if its receive is not posted.
+Nodes without dependencies between them, and calls of a communicator, follow each other by their numbers, as in the
+program. `clusim.jobs.ready` finds the order in which they start.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -21,18 +17,12 @@ from clusim.base.match import (
     by_number,
     by_pair,
     find_cycle,
-    message_ends,
 )
 from clusim.formats.recordings.model import ABSENT, OperatorCall
-from clusim.schedule.timeline import Timeline
 
 CALLS = ("collective", "send", "recv")
 MOST_NODES = 4_000_000
 """Maximum number of nodes per rank."""
-
-_LATENCY_PS = 10_000_000
-_PS_PER_BYTE = 10
-"""Communication time assumed in playing: 10 us, and 100 GB/s."""
 
 
 @dataclass(slots=True)
@@ -227,142 +217,3 @@ def _by_position(lists: list[list[ChakraNode]]) -> bool:
         return False
     names = [[node.operation for node in nodes] for nodes in lists]
     return all(name == names[0] for name in names)
-
-
-def play(ranks: list[Rank]) -> list[tuple[int, int]]:
-    """Return rank and identifier of all nodes in the order in which they start.
-
-    Raises
-    ------
-    InputError
-        Ranks wait for each other.
-    """
-    return _Player(ranks).run()
-
-
-_At = tuple[int, int]
-"""Index of the rank, and identifier of the node."""
-
-
-class _Player(Timeline[_At]):
-    """State of playing."""
-
-    def __init__(self, ranks: list[Rank]) -> None:
-        super().__init__()
-        self.ranks = ranks
-        self.nodes: dict[_At, ChakraNode] = {}
-        self.lanes: dict[tuple[int, str], list[int]] = defaultdict(list)
-        self.busy_lanes: set[tuple[int, str]] = set()
-        self.touched: dict[tuple[int, str], None] = {}
-        self.expected: Counter[Hashable] = Counter()
-        self.waiting: dict[Hashable, list[_At]] = defaultdict(list)
-        self.received: dict[Hashable, int] = {}
-        self.order: list[_At] = []
-        for place, rank in enumerate(ranks):
-            for number, deps in self._waits(rank):
-                at = (place, number)
-                self.nodes[at] = rank.nodes[number]
-                self.add(at, ((place, dep) for dep in deps))
-                if rank.nodes[number].kind in CALLS:
-                    self.expected[self._key(at)] += 1
-
-    @staticmethod
-    def _waits(rank: Rank) -> Iterator[tuple[int, list[int]]]:
-        """Yield nodes and their dependencies, including the previous call of a communicator."""
-        before: dict[int, tuple[int, ...]] = {}
-        for at in rank.order:
-            node = rank.nodes[at]
-            deps = node.deps
-            if node.kind == "collective" and node.chained:
-                deps = [*deps, *before.get(node.group, ())]
-                before[node.group] = (at,)
-            yield at, deps
-
-    def _key(self, at: _At) -> Hashable:
-        node, number = self.nodes[at], self.ranks[at[0]].number
-        if node.kind == "collective":
-            return (node.group, node.sequence)
-        ends = message_ends(node.kind, number, node.peer)
-        return (node.group, *ends, node.tag, node.sequence)
-
-    def run(self) -> list[_At]:
-        self.play()
-        if self.left:
-            self._stuck()
-        return self.order
-
-    def ready(self, task: _At) -> None:
-        """Queue a node on its lane, start a call, or pass over an empty node."""
-        stack = [task]
-        while stack:
-            at = stack.pop()
-            node, lane = self.nodes[at], (at[0], self.nodes[at].lane)
-            if node.kind != "none" and node.kind not in CALLS:
-                heappush(self.lanes[lane], at[1])
-                self.touched[lane] = None
-                continue
-            self.order.append(at)
-            if node.kind == "none":
-                stack += self.woken(at)
-            else:
-                self._call(at, node, self._key(at))
-
-    def _end_at(self, time: int, at: _At) -> None:
-        self.schedule(time, at, at)
-
-    def _call(self, at: _At, node: ChakraNode, key: Hashable) -> None:
-        if node.eager and self.expected[key] > 1:
-            self._message(at, node, key)
-            return
-        callers = self.waiting[key]
-        callers.append(at)
-        if len(callers) == self.expected[key]:
-            size = max(self.nodes[other].bytes for other in callers)
-            for other in self.waiting.pop(key):
-                self._end_at(self.now + _LATENCY_PS + size * _PS_PER_BYTE, other)
-
-    def _message(self, at: _At, node: ChakraNode, key: Hashable) -> None:
-        """Transfer an eager message when it is sent; its receive waits for the arrival."""
-        if node.kind == "recv":
-            if key in self.received:
-                self._end_at(max(self.now, self.received[key]), at)
-            else:
-                self.waiting[key].append(at)
-            return
-        self.received[key] = self.now + _LATENCY_PS + node.bytes * _PS_PER_BYTE
-        for end in (at, *self.waiting.pop(key, ())):
-            self._end_at(self.received[key], end)
-
-    def turn(self) -> None:
-        """Start the ready node with the smallest number on every free lane."""
-        touched, self.touched = self.touched, {}
-        for lane in touched:
-            queue = self.lanes[lane]
-            if queue and lane not in self.busy_lanes:
-                at = (lane[0], heappop(queue))
-                self.busy_lanes.add(lane)
-                self.order.append(at)
-                node = self.nodes[at]
-                duration = node.flops // 100 + node.mem_bytes
-                self._end_at(
-                    self.now
-                    + (node.duration_ps if node.duration_ps > 0 else duration),
-                    at,
-                )
-
-    def arrives(self, task: _At) -> None:
-        """End a node, which frees its lane."""
-        lane = (task[0], self.nodes[task].lane)
-        if lane[1]:
-            self.busy_lanes.discard(lane)
-            self.touched[lane] = None
-        self.complete(task)
-
-    def _stuck(self) -> None:
-        at = min(at for nodes in self.waiting.values() for at in nodes)
-        node = self.nodes[at]
-        raise InputError(
-            f"{node.where}: {node.operation or node.kind} {node.name!r} of rank {self.ranks[at[0]].number} never gets"
-            f" done: ranks wait for each other ({len(self.left)} nodes are left); the traces contradict"
-            " each other or are of different runs"
-        )

@@ -220,6 +220,9 @@ class Recording:
         Per rank, the recorded rank that does the same work; empty: the first recorded rank.
     unrecorded : frozenset of int
         Ranks with events copied from a recorded rank.
+    is_graph : bool
+        True if `events` are sorted by dependencies only: those of a stream run one at a time as they become ready
+        (`clusim.jobs.ready`).
     """
 
     kind: str
@@ -234,6 +237,7 @@ class Recording:
     alike: bool = False
     representatives: tuple[int, ...] = ()
     unrecorded: frozenset[int] = frozenset()
+    is_graph: bool = False
     _index: dict[Group, int] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
