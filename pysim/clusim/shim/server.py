@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import selectors
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,9 @@ from clusim.shim.world import Joining, ProgramProcess, World
 INVALID_VALUE, INVALID_FUNCTION, NOT_READY, NOT_SUPPORTED = 1, 98, 600, 801
 INVALID_USAGE = 5
 _NCCL = ("join", "group", "quit", "window")
-POLL_S, POLLS = 0.001, 100
-"""Interval in which the server looks for requests while a thread runs [s], and the most intervals without one."""
+POLL_S, MOST_TICKS = 0.001, 10
+"""Interval in which the server looks for requests while a thread runs [s], and the most processor time of the threads
+without one [ticks of 10 ms]: on a loaded machine a thread may wait long for a processor."""
 
 _CALL_WORDS = 12
 """Words of a call in ``group``: operation, communicator, rank, device, stream, two buffers, count, type, reduction,
@@ -52,12 +53,12 @@ class ProgramThread:
 
 @dataclass
 class Server:
-    """Server of one system; `idle` counts intervals without a request."""
+    """Server of one system; `ticks` is the processor time of the program at its last request, None after one."""
 
     world: World
     links: list[ProgramThread] = field(default_factory=list)
     failure: str = ""
-    idle: int = 0
+    ticks: int | None = None
 
     @property
     def queues(self) -> Queues:
@@ -375,7 +376,8 @@ class Server:
             selector.register(listener, selectors.EVENT_READ)
             while running():
                 keys = selector.select(POLL_S if self._holds() else 0.05)
-                self.idle = 0 if keys else self.idle + 1
+                if keys:
+                    self.ticks = None
                 for key, _ in keys:
                     if key.fileobj is listener:
                         link = ProgramThread(listener.accept()[0])
@@ -409,15 +411,19 @@ class Server:
         """Return True if a thread waits for the clock while another one runs and may issue calls that overlap."""
         active = [link.process for link in self.links if link.waiting is None]
         groups = sum(not comm.alone for comm in self.world.comms.values())
-        may = groups > 1 and len(active) < len(self.links)
-        return may and any(map(has_running_thread, set(active)))
+        if groups <= 1 or len(active) == len(self.links):
+            return False
+        runs, ticks = threads_of(set(active))
+        if self.ticks is None:
+            self.ticks = ticks
+        return runs and ticks - self.ticks < MOST_TICKS
 
     def _continue(self) -> None:
         """Send the replies that are ready, and let the clock continue for threads whose operations can end."""
         self._wake()
-        while not (self.idle < POLLS and self._holds()) and self._play():
+        while not self._holds() and self._play():
             self._wake()
-            self.idle = 0
+            self.ticks = None
 
     def _play(self) -> bool:
         """Play until a thread need not wait; return False if all threads wait for further calls.
@@ -448,15 +454,19 @@ class Server:
                 _send(link, link.waiting.reply())
 
 
-def has_running_thread(process: int) -> bool:
-    """Return True if a thread of a process runs or can run, as the system says."""
-    try:
-        lines = [
-            path.read_text() for path in Path(f"/proc/{process}/task").glob("*/stat")
-        ]
-    except OSError:  # a thread has ended
-        return True
-    return any(line.rpartition(") ")[2][0] in "RD" for line in lines)
+def threads_of(processes: Iterable[int]) -> tuple[bool, int]:
+    """Return whether a thread of processes runs or can run, and the processor time of all their threads [ticks]."""
+    runs, ticks = False, 0
+    for process in processes:
+        for path in Path(f"/proc/{process}/task").glob("*/stat"):
+            try:
+                fields = path.read_text().rpartition(") ")[2].split()
+            except OSError:  # the thread has ended
+                runs = True
+                continue
+            runs = runs or fields[0] in "RD"
+            ticks += int(fields[11]) + int(fields[12])
+    return runs, ticks
 
 
 def _send(link: ProgramThread, text: str) -> None:
