@@ -24,6 +24,7 @@ RUN = [path for path in NOTEBOOKS if path.stem != "own-program" or THOROUGH]
 def test_there_is_a_notebook_for_each_of_the_first_questions() -> None:
     names = {path.stem for path in NOTEBOOKS}
     assert names == {
+        "congestion-control",
         "first-run",
         "own-algorithm",
         "own-program",

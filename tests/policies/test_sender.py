@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import linecache
 import re
+import sys
 from pathlib import Path
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
 import pytest
 
@@ -14,7 +17,14 @@ from clusim.base import kept
 from clusim.base.errors import ClusimError, InputError
 from clusim.lowering.controls import with_policy
 from clusim.policies import compiled
-from clusim.policies.choice import BoundSender, Sender, find_policy, parse_policy, shipped
+from clusim.policies.choice import (
+    BoundSender,
+    Sender,
+    _module_source,
+    find_policy,
+    parse_policy,
+    shipped,
+)
 from clusim.policies.sender import CALLS, WORDS
 from clusim.simulation.flows import Flow
 from clusim.topology.save import to_yaml
@@ -159,7 +169,26 @@ def test_the_folder_of_machine_code_is_private(
         compiled.addresses("swift")
 
 
-def test_a_policy_without_a_file_is_refused_with_the_remedy() -> None:
-    cls = type("Nowhere", (), {"__module__": "nowhere"})
+def test_a_policy_without_source_is_refused_with_the_remedy() -> None:
+    members: dict[str, Any] = {}
+    exec("def timer(self, now_ps): self.rate = 1", members)
+    cls = type("Nowhere", (), {"__module__": "nowhere", "timer": members["timer"]})
     with pytest.raises(InputError, match=r"policy Nowhere: .* define it in a \.py file"):
         clusim.policy(cls)
+
+
+def test_a_policy_of_a_notebook_has_the_source_of_its_cell() -> None:
+    """Cells are compiled under names that only `linecache` knows."""
+    cell = "class Cell:\n    def start(self, now_ps):\n        self.rate = self.line_rate // 2\n"
+    name = "<cell of a notebook>"
+    linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
+    members: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(cell, name, "exec"), members)
+    members["Cell"].__module__ = "nowhere"
+    sys.modules["nowhere"] = ModuleType("nowhere")
+    try:
+        found = clusim.policy(members["Cell"]).clusim_policy
+        assert found.name == f"{name}:Cell"
+        assert "line_rate // 2" in _module_source(found)
+    finally:
+        del sys.modules["nowhere"]

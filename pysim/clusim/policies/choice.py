@@ -171,8 +171,12 @@ class BoundSender:
 
 
 def _module_source(of: SenderPolicy) -> str:
-    """Return the source of the file in which a policy is defined."""
-    return inspect.getsource(inspect.getmodule(of.cls) or of.cls)
+    """Return the source of the file in which a policy is defined, or of all functions of its notebook."""
+    module = inspect.getmodule(of.cls)
+    if hasattr(module, "__file__"):
+        return inspect.getsource(module)
+    others = filter(inspect.isfunction, vars(module).values())
+    return "".join(map(inspect.getsource, (*of.functions.values(), *others)))
 
 
 def source_digest(text: str) -> str:

@@ -243,12 +243,16 @@ def policy(cls: P) -> P:
     ...     def start(self, now_ps):
     ...         self.rate = self.line_rate // self.share
     """
+    functions = [value for value in vars(cls).values() if inspect.isfunction(value)]
     try:
-        name = f"{inspect.getfile(cls)}:{cls.__name__}"
-    except (OSError, TypeError):
+        for function in functions:
+            inspect.getsource(function)
+    except OSError:
         raise InputError(
-            f"policy {cls.__name__}: compiled from its source; define it in a .py file"
+            f"policy {cls.__name__}: compiled from its source; define it in a .py file or a notebook"
         ) from None
+    files = [function.__code__.co_filename for function in functions]
+    name = ":".join((*files[:1], cls.__name__))
     DEFINED[name] = cls.clusim_policy = read_class(name, cls)
     return cls
 

@@ -43,6 +43,7 @@ def simulate(
     granularity: str | int = "auto",
     seed: int = 0,
     verify: bool = False,
+    policy: str | type[Any] = "",
     engine: EngineName = "c",
     threads: int | None = 1,
     trace_out: str | Path | None = None,
@@ -68,6 +69,8 @@ def simulate(
     verify : bool
         Carry real numbers through the schedule in the order in which the engine completes slices, and
         compare the data with the definition of the collective.
+    policy : str or type
+        Policy of all NICs or queues, as of `collective`.
     engine : str
         ``"c"``, or ``"reference"`` for the slow engine in Python.
     threads : int or None
@@ -104,8 +107,9 @@ def simulate(
     ClusimError
         Other bad input or a failure of the environment; each is one line.
     """
+    setup = Setup(fabric, faults=tuple(faults), policy=as_policy(policy))
     request = ScheduleRequest(
-        *(Setup(fabric, faults=tuple(faults)), schedule, tuple(notes)),
+        *(setup, schedule, tuple(notes)),
         granularity=granularity,
         seed=seed,
         verify=verify,
