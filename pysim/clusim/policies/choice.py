@@ -175,8 +175,8 @@ def _module_source(of: SenderPolicy) -> str:
     module = inspect.getmodule(of.cls)
     if hasattr(module, "__file__"):
         return inspect.getsource(module)
-    others = filter(inspect.isfunction, vars(module).values())
-    return "".join(map(inspect.getsource, (*of.functions.values(), *others)))
+    helpers = filter(inspect.isfunction, vars(module).values())
+    return "".join(map(inspect.getsource, (*of.functions.values(), *helpers)))
 
 
 def source_digest(text: str) -> str:
