@@ -25,7 +25,8 @@ from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
 from clusim.simulation.session import start_engine
 from clusim.simulation.setup import Setup
-from clusim.simulation.traffic import Traffic, to_image
+from clusim.simulation.traffic import Traffic
+from clusim.simulation.traffic_image import to_image
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 

@@ -105,6 +105,6 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def without_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands simulate no change of their own accord, as for large runs: for tests that read no bottleneck."""
-    monkeypatch.setattr("clusim.simulation.diagnose.PROOF_GRANTS", (0, 0))
+    monkeypatch.setattr("clusim.simulation.reruns.PROOF_GRANTS", (0, 0))
     for room in ("remedies", "uncomposed"):
         monkeypatch.setattr(f"clusim.training.{room}.CHEAP_TASKS", 0)

@@ -61,6 +61,7 @@ GATEKEEPERS = {
     "matplotlib": (
         *(
             "clusim/report/plots.py",
+            "clusim/report/plot_style.py",
             "clusim/validation/collectives/validate.py",
             "clusim/base/drawing/paint.py",
         ),
@@ -77,8 +78,8 @@ GATEKEEPERS = {
     "torch": ("clusim/hardware/kernels/calibrate/probe.py", "clusim/programs/"),
     "networkx": (
         "clusim/topology/check_flow.py",
+        "clusim/topology/deadlock.py",
         "clusim/topology/graph.py",
-        "clusim/topology/checks.py",
         "clusim/topology/tori.py",
     ),
     "numba": ("clusim/policies/compiled.py",),
@@ -101,6 +102,7 @@ LAZY_HOMES = (
         for name in (
             *(
                 "adapted",
+                "arguments",
                 "cuda",
                 "data",
                 "eager",
@@ -269,15 +271,13 @@ LONGER = {
     "run.command": 103,
     "cuda.stream_classes": 96,
     "full_job.replay_recording": 87,
-    "logjob.replay_log": 78,
     "report.report": 73,
-    "plan._mesh": 73,
     "explain._lines": 69,
     "nccl_tests.command": 68,
     "assemble.assemble": 68,
     "logjob._time_all": 67,
     "cases.case_of": 66,
-    "layout._draw_rows": 65,
+    "panels._draw_rows": 65,
     "job.run_job": 64,
     "policy_check.check_policy": 64,
     "calibrate.gpu": 63,

@@ -28,7 +28,7 @@ from clusim.simulation.fault_cost import FaultCost
 from clusim.studies.crossover import Crossover
 from clusim.studies.improve import Improvement
 from clusim.studies.shrink import ShrunkSteps
-from clusim.studies.sweep.grid import Cell
+from clusim.studies.sweep.keys import Cell
 from clusim.topology.check_links import Finding
 from clusim.topology.diff import Difference
 from clusim.training.layertable import LayersOfPlan

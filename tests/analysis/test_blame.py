@@ -20,7 +20,7 @@ from clusim.lowering import Fault
 from clusim.results.bins import COLUMNS, Bins, Usage
 from clusim.results.trace.inputs import read_inputs
 from clusim.results.trace.reader import read_result
-from clusim.simulation.diagnose import rerun, without_first_stall
+from clusim.simulation.reruns import rerun, without_first_stall
 from support.collective_laws import machine
 from support.covering import THOROUGH
 from support.random_images import random_image

@@ -14,7 +14,7 @@ import clusim
 from clusim.base.errors import TimeLimitReached
 from clusim.base.units import format_time
 from clusim.results.sensitivity import Interval
-from clusim.simulation import diagnose, intervals
+from clusim.simulation import intervals, reruns
 from clusim.simulation.expected import RunPlace, expected_error
 from clusim.simulation.intervals import LEVEL, Variants, interval_of
 from clusim.simulation.setup import Setup
@@ -58,7 +58,7 @@ QUICK = ("mesh",)
 
 def simulate(inputs: Any, image: Any) -> int:
     """Return the time of an image [ps]."""
-    return diagnose.run_image(image, inputs).time_ps
+    return reruns.run_image(image, inputs).time_ps
 
 
 def run_case(name: str) -> tuple[Variants, Any, int]:
@@ -109,7 +109,7 @@ def drawn_ps(name: str, draws: int) -> list[int]:
     for row in places:
         pairs = zip(known, row.tolist(), strict=True)
         image = variants.scaled({item: item.factor(place) for item, place in pairs})
-        times.append(diagnose.run_image(image, inputs).time_ps)
+        times.append(reruns.run_image(image, inputs).time_ps)
     return times
 
 

@@ -10,10 +10,11 @@ import pytest
 
 import clusim
 from clusim.base.errors import ClusimError, TimeLimitReached
-from clusim.results.causes import CauseKind, CausePart, CauseResource
+from clusim.results.cause_kinds import CauseKind
+from clusim.results.causes import CausePart, CauseResource
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
-from clusim.simulation import diagnose
+from clusim.simulation import reruns
 from clusim.simulation.api import result_of
 from clusim.simulation.fault_cost import fault_cost
 from clusim.simulation.job import RunOptions
@@ -188,7 +189,7 @@ def test_re_simulations_obey_the_time_limit() -> None:
     count = len(derived.derivatives)
     assert derived.unfinished.startswith(f"re-simulation of {count} of {count} derivatives; time")
     with pytest.raises(TimeLimitReached):
-        fault_cost(plan(request), result, diagnose.Repeats(True, None, watch))
+        fault_cost(plan(request), result, reruns.Repeats(True, None, watch))
 
 
 @pytest.mark.parametrize(("runs", "cost"), [(1, False), (2, True)])
@@ -199,6 +200,6 @@ def test_the_cost_of_faults_is_simulated_within_its_budget(
     setup = Setup("a100x4-mesh", faults=("rank 1 slow x2",))
     planned = plan(Request(setup, "allreduce", 1 << 18))
     result = result_of(planned)
-    monkeypatch.setattr(diagnose, "CHEAP_GRANTS", runs * result.grants)
-    found = fault_cost(planned, result, diagnose.Repeats(budget=diagnose.Budget()))
+    monkeypatch.setattr(reruns, "CHEAP_GRANTS", runs * result.grants)
+    found = fault_cost(planned, result, reruns.Repeats(budget=reruns.Budget()))
     assert (found is not None) == cost

@@ -21,7 +21,7 @@ from clusim.engine.image import DTYPES, Image
 from clusim.results.bins import Usage
 from clusim.results.result import Result
 from clusim.results.sensitivity import LEAST_SCATTER, Sensitivity
-from clusim.simulation import diagnose
+from clusim.simulation import diagnose, reruns
 from support.covering import THOROUGH
 from support.images import ImageBuilder, prim
 
@@ -73,7 +73,7 @@ def test_derivatives_are_finite_differences(case: tuple[Any, ...]) -> None:
         differences = []
         for factor in (Fraction(99, 100), Fraction(101, 100)):
             change = Change(figure.change.what, factor, figure.change.wires)
-            time_ps = diagnose.run_image(changed_image(inputs.image, change), inputs).time_ps
+            time_ps = reruns.run_image(changed_image(inputs.image, change), inputs).time_ps
             saved = (result.time_ps - time_ps) / result.time_ps
             differences.append(sign * saved / float(1 - 1 / factor))
         # 0.1% of the run at a change by 1%.
@@ -97,7 +97,7 @@ def test_costs_of_the_path_add_up_to_the_run(case: tuple[Any, ...]) -> None:
     for figure in figures:
         change = Change(figure.change.what, Fraction(1, 2), figure.change.wires)
         arrays = changed_image(arrays, change)
-    twice_ps = diagnose.run_image(arrays, inputs).time_ps
+    twice_ps = reruns.run_image(arrays, inputs).time_ps
     assert twice_ps == pytest.approx(2 * result.time_ps, rel=2e-3)
 
 
@@ -111,7 +111,7 @@ def test_one_transfer_over_one_wire_is_exact() -> None:
     builder.run_alone(b, prim("recv", recv=0), conns=(index,))
     image = builder.build()
     one = ran(image)
-    session = diagnose._simulate(image, "c")
+    session = reruns.simulate_inputs(image, "c")
     usage = Usage(session.recorder.bins(), image.endpoints["mem_cost16"], None)
     charger = Charger(one.walk, one.network, usage, np.ones(len(image.wires), bool))
     parts: Counter[str] = Counter()
@@ -125,7 +125,7 @@ def test_one_transfer_over_one_wire_is_exact() -> None:
     for what, factor, time_ps in (("wires", 2, 2160), ("wire latency", 2, 2160), ("step", 2, 2360)):
         wires = frozenset({0, 1}) if what.startswith("wire") else frozenset[int]()
         arrays = changed_image(image_tables(image), Change(what, Fraction(factor), wires))
-        assert diagnose.run_image(arrays, inputs_of(image)).time_ps == time_ps
+        assert reruns.run_image(arrays, inputs_of(image)).time_ps == time_ps
 
 
 def test_competing_packets_scatter_and_the_table_has_their_slope() -> None:

@@ -10,18 +10,19 @@ import pytest
 import clusim
 from clusim.analysis.blame import server_table
 from clusim.report.page_data import Feed
-from clusim.results.causes import CauseKind
+from clusim.results.cause_kinds import CauseKind
 from clusim.results.servers import FULL, outstanding
 from clusim.results.trace.inputs import read_inputs
 from clusim.schedule.builder import ProgramBuilder
 from clusim.simulation.api import result_of
-from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.job import RunOptions, run_job
 from clusim.simulation.plan import plan
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.simulation.speed import speed_of
 from clusim.topology import Fabric
-from clusim.topology.model import Protocol
+from clusim.topology.packets import Protocol
 from support.limits import Asked
 from support.workloads import ideal, tiny
 

@@ -15,12 +15,12 @@ from clusim.analysis.critical import critical
 from clusim.analysis.diff import judged_trace
 from clusim.analysis.judge import Judged, judged
 from clusim.base.errors import TraceError
-from clusim.results.causes import CauseKind
+from clusim.results.cause_kinds import CauseKind
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.results.trace.held import Inputs
 from clusim.schedule.arrays import to_arrays
-from clusim.simulation.diagnose import rerun
+from clusim.simulation.reruns import rerun
 from clusim.simulation.speed import speed_of
 from support.covering import THOROUGH
 

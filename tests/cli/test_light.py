@@ -226,14 +226,14 @@ def test_cached_graphs_are_those_of_the_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are not searched again; another variable or release is another search."""
-    module = sys.modules["clusim.nccl.communicator"]
+    module = sys.modules["clusim.nccl.searched_systems"]
     fabric = clusim.load("dgx-1v")
     expected = communicator(fabric).graphs
     monkeypatch.setenv(PLACE, str(tmp_path))
     monkeypatch.setattr(resources, "cached", True)
-    module._search_graphs.cache_clear()
+    module.search_graphs.cache_clear()
     assert communicator(fabric).graphs == expected
-    module._search_graphs.cache_clear()
+    module.search_graphs.cache_clear()
     with monkeypatch.context() as later:
         later.setattr(module, "search", None)
         assert communicator(fabric).graphs == expected

@@ -145,7 +145,7 @@ def test_a_run_from_python_that_breaks_a_law_has_no_result(broken, tmp_path):
 
 
 def test_a_repeated_run_obeys_the_laws(clusim, tmp_path, request):
-    from clusim.simulation.diagnose import rerun
+    from clusim.simulation.reruns import rerun
 
     fabric = package.load("dgx-a100")
     schedule = package.collectives.build(fabric, "allreduce", "ring", 65536)

@@ -106,8 +106,8 @@ def test_a_replay_prints_the_calls_that_are_done_and_fails(clusim: Clusim, tmp_p
 @pytest.mark.parametrize(
     ("words", "simulation"),
     [
-        (("run", "dgx-a100", "--size", "64KiB"), "clusim.simulation.diagnose._simulate"),
-        (("replay", LOG, "dgx-h100", "--calls", 2), "clusim.replays.logjob._Job.again"),
+        (("run", "dgx-a100", "--size", "64KiB"), "clusim.simulation.reruns.simulate_inputs"),
+        (("replay", LOG, "dgx-h100", "--calls", 2), "clusim.replays.logged_job.LoggedJob.again"),
     ],
 )
 def test_a_limit_that_ends_re_simulations_fails_after_the_result(
@@ -153,8 +153,8 @@ def spin(*_args: object, **_options: object) -> None:
     ("name", "words"),
     [
         ("clusim_formats.recordings.simai.read", ("replay", SIMAI, "dgx-a100")),
-        ("clusim.simulation.job.lower_on", ("run", "dgx-a100", "--size", "1MiB")),
-        ("clusim.simulation.job.to_image", ("traffic", "star:4", "--message", "4KiB")),
+        ("clusim.simulation.preparation.lower_on", ("run", "dgx-a100", "--size", "1MiB")),
+        ("clusim.simulation.preparation.to_image", ("traffic", "star:4", "--message", "4KiB")),
         ("clusim.training.run.make_plan", ("train", "bert-allreduce")),
     ],
 )

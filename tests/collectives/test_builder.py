@@ -7,7 +7,7 @@ import pytest
 from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import ScheduleBuilder
 from clusim.schedule import from_arrays, from_text, to_arrays, to_text
-from clusim.schedule.builder import CollectiveWriter
+from clusim.schedule.collective_writer import CollectiveWriter
 from clusim.schedule.executor import Executor
 from clusim.schedule.ir import Prim
 from clusim.schedule.semantics import run_untimed, verify

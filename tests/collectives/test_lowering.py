@@ -18,8 +18,9 @@ from clusim.lowering.grain import EXACT_HOPS, QUICK_ERROR, QUICK_HOPS, TARGET_HO
 from clusim.schedule import CollectiveWriter, Prim, Schedule
 from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of
-from clusim.topology.model import Format, Link, Protocol
+from clusim.topology.model import Link
 from clusim.topology.node import Endpoint, Node
+from clusim.topology.packets import Format, Protocol
 from support.arrays import hop_latency_ps
 
 MIB = 1 << 20

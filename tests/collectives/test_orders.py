@@ -17,8 +17,9 @@ from clusim.collectives.rings_and_trees import (
     hamiltonian_cycles,
 )
 from clusim.schedule.semantics import verify
-from clusim.topology.model import Fabric, Format, Link, Protocol
+from clusim.topology.model import Fabric, Link
 from clusim.topology.node import Endpoint, Node
+from clusim.topology.packets import Format, Protocol
 
 HYBRID_CUBE_MESH = (
     *((0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2)),

@@ -12,7 +12,7 @@ import pytest
 from clusim import topology
 from clusim.base.errors import ClusimError
 from clusim.lowering import grain
-from clusim.lowering.links import BURSTS_PER_BUFFER
+from clusim.lowering.buffers import BURSTS_PER_BUFFER
 from clusim_cli import main
 from support import csources as c
 from support.names import exists, quoted
@@ -212,7 +212,7 @@ FACTS: list[tuple[str, Callable[[], object]]] = [
     (r"exit code (\d+)", bug_code),
     (r"contract, section (\d+)", lambda: heading("Memory")),
     (r"(\d+) lines of own script", lambda: lines_of(PACKAGE / "report/page", "*.js")),
-    (r"(\d+) kinds of fields", lambda: functions("report/export/perfetto.py", r"\(key: ")),
+    (r"(\d+) kinds of fields", lambda: functions("report/export/perfetto_packets.py", r"\(key: ")),
 ]
 """What the page says, and what the code says."""
 

@@ -14,7 +14,8 @@ from clusim.formats.logs.jobranks import job_ranks
 from clusim.formats.logs.log import read_logs
 from clusim.formats.topologies import import_file
 from clusim.nccl import Version, communicator, parse_env
-from clusim.nccl.topology import build_system, direct_rdma
+from clusim.nccl.system_paths import direct_rdma
+from clusim.nccl.topology import build_system
 from clusim.replays.machine_match import infer_machine
 from clusim.topology.arrays import arrays_of
 from clusim.topology.loading import join_nodes

@@ -200,7 +200,7 @@ def _topology(path: Path) -> object:
 
 
 def _workload(path: Path) -> object:
-    from clusim.workload.spec import load_workload
+    from clusim.workload.workload_file import load_workload
 
     return load_workload(_only(path))
 

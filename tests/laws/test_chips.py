@@ -17,7 +17,8 @@ from clusim.nccl.communicator import Communicator
 from clusim.nccl.launch import Launch, host_of, overhead_ps
 from clusim.simulation.expected import RunPlace, expected_error
 from clusim.topology import loads, to_yaml
-from clusim.workload.kernels import PRECISIONS, chip_of
+from clusim.workload.chips import chip_of
+from clusim.workload.kernels import PRECISIONS
 from support.nccl_lines import log_totals
 
 

@@ -11,7 +11,8 @@ from itertools import product
 import pytest
 
 from clusim.base.terms.operations import Collective
-from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.job import RunOptions, run_job
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from support.covering import THOROUGH

@@ -15,8 +15,9 @@ from clusim.nccl.constants import Version, plugin_of_time
 from clusim.nccl.env import PLUGIN
 from clusim.nccl.transports import plugin_variables, transport_of, with_plugins
 from clusim.schedule.ir import CTA_WARPS
-from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.job import RunOptions, run_job
 from clusim.simulation.plan import plan
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.topology import loads

@@ -23,7 +23,8 @@ from clusim.lowering import lower
 from clusim.lowering.controls import control_row
 from clusim.policies.choice import BoundSender, Sender, find_policy, shipped
 from clusim.simulation.flows import Flow
-from clusim.simulation.traffic import PATTERNS, TIMED_PATTERNS, Traffic, to_image
+from clusim.simulation.traffic import PATTERNS, TIMED_PATTERNS, Traffic
+from clusim.simulation.traffic_image import to_image
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 from support.images import ImageBuilder

@@ -17,10 +17,11 @@ from clusim.lowering.spreads import reroute
 from clusim.results.result import Result
 from clusim.results.resultjson import in_order_text
 from clusim.results.trace.reader import read_result
-from clusim.simulation.traffic import Traffic, to_image
+from clusim.simulation.traffic import Traffic
+from clusim.simulation.traffic_image import to_image
 from clusim.topology import Fabric, load, loads
 from clusim.topology.arrays import arrays_of
-from clusim.topology.checks import check_deadlock
+from clusim.topology.deadlock import check_deadlock
 from clusim.topology.save import to_yaml
 
 TAPERED = """

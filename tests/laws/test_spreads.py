@@ -15,7 +15,8 @@ import clusim
 from clusim.base.errors import InputError
 from clusim.collectives import ScheduleBuilder
 from clusim.engine.simulation import Simulation
-from clusim.simulation.traffic import Traffic, to_image
+from clusim.simulation.traffic import Traffic
+from clusim.simulation.traffic_image import to_image
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 from support.covering import THOROUGH

@@ -11,7 +11,7 @@ import pytest
 import clusim
 from clusim.analysis.limits import class_traffic
 from clusim.results.result import Result
-from clusim.simulation.job import job_of
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import Setup, TrafficRequest
 from clusim.simulation.traffic import Pattern, Routing
 from clusim.topology.arrays import arrays_of

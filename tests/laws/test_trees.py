@@ -10,7 +10,7 @@ import clusim
 from clusim.collectives.algorithms.tree import write_allreduce
 from clusim.collectives.rings_and_trees import Tree, Ways
 from clusim.schedule import CollectiveWriter
-from clusim.schedule.builder import Part
+from clusim.schedule.collective_writer import Part
 from clusim.schedule.ir import CTA_WARPS, Schedule
 from clusim.topology import Fabric
 from support.variants import data_of, fabric_of

@@ -14,10 +14,16 @@ from clusim.base.errors import InputError
 from clusim.collectives import build
 from clusim.engine.abi import NONE
 from clusim.lowering import lower, parse_faults
-from clusim.lowering.buffers import Packets, burst_bytes, roomy_units, roomy_wires
+from clusim.lowering.buffers import (
+    PACKETS_PER_BUFFER,
+    Packets,
+    burst_bytes,
+    roomy_units,
+    roomy_wires,
+)
 from clusim.lowering.grain import MOST_GROWTH, RULES, STEP_ERROR
-from clusim.lowering.links import PACKETS_PER_BUFFER
-from clusim.simulation.traffic import Traffic, grain_of
+from clusim.simulation.traffic import Traffic
+from clusim.simulation.traffic_image import grain_of
 from clusim.topology import Fabric, load
 from clusim.topology.arrays import arrays_of
 from support.machines import cluster_of, pcie_machine

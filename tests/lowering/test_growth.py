@@ -13,7 +13,8 @@ from clusim.engine.abi import NONE
 from clusim.engine.image import DTYPES, Image
 from clusim.lowering import lower
 from clusim.schedule.ir import Schedule
-from clusim.simulation.traffic import Traffic, to_image
+from clusim.simulation.traffic import Traffic
+from clusim.simulation.traffic_image import to_image
 from clusim.topology.arrays import arrays_of
 from support.work import calls_of, held_bytes
 

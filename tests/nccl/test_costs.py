@@ -14,7 +14,8 @@ from clusim.base.errors import InputError
 from clusim.base.terms.operations import PROTOCOLS
 from clusim.nccl import Algorithm, Collective, Protocol, Settings, parse_env, parse_version
 from clusim.nccl.constants import Path, Pattern
-from clusim.nccl.costs import CostTable, cost_table
+from clusim.nccl.cost_table import CostTable
+from clusim.nccl.costs import cost_table
 from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.tuner import ChannelSupply, channels_and_threads, select
 

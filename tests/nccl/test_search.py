@@ -20,10 +20,10 @@ from clusim import topology
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.nccl import Communicator, communicator, parse_assignments, parse_env, parse_version
-from clusim.nccl.communicator import _search_graphs
 from clusim.nccl.connect import binary_tree, double_tree, nvls_trees
 from clusim.nccl.constants import Path, Pattern
 from clusim.nccl.search import search
+from clusim.nccl.searched_systems import search_graphs
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
 from support.nccl_lines import log_totals
@@ -324,9 +324,9 @@ def test_machines_of_a_cluster_are_searched_once() -> None:
     for pattern in (Pattern.RING, Pattern.BALANCED_TREE, Pattern.NVLS):
         assert search(here, pattern) == search(there, pattern)
     communicator(cluster, ranks=range(8))
-    searches = _search_graphs.cache_info().misses
+    searches = search_graphs.cache_info().misses
     communicator(cluster, ranks=range(8, 16))
-    assert _search_graphs.cache_info().misses == searches
+    assert search_graphs.cache_info().misses == searches
 
 
 def _slow_link(system: System) -> None:

@@ -12,8 +12,9 @@ from clusim.engine.image import DTYPES, Image
 from clusim.nccltests import jobs
 from clusim.nccltests.jobs import kernel
 from clusim.simulation import anchors, extrapolate, samples
-from clusim.simulation.job import Job, RunOptions, job_of
+from clusim.simulation.job import Job, RunOptions
 from clusim.simulation.job import run_job as simulated
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import Request
 from clusim.simulation.samples import time_of
 from clusim.simulation.setup import Setup

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import clusim
-from clusim.results.causes import CauseKind
+from clusim.results.cause_kinds import CauseKind
 from support import sender_policies
 
 POLICY = f"sender={sender_policies.PLACE}:Slow"

@@ -16,7 +16,8 @@ from clusim.base.errors import InputError
 from clusim.replays import replay
 from clusim.replays.placing import ReplayRequest
 from clusim.replays.report import CallResult, calls_verdict
-from clusim.results.causes import CauseInstance, CauseKind, CauseResource, VerdictCause
+from clusim.results.cause_kinds import CauseKind
+from clusim.results.causes import CauseInstance, CauseResource, VerdictCause
 from clusim.results.diagnosis import Verdict
 from clusim_cli.main import cli
 from clusim_formats.recordings import layers

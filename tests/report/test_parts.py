@@ -16,10 +16,10 @@ from clusim.base.drawing.layout import draw
 from clusim.base.drawing.machine import DrawnMachine, WireGroups, machine_of, natural_key, span
 from clusim.base.terms.links import wire_class_name
 from clusim.base.units import format_size
+from clusim.report.call_rows import call_rows
 from clusim.report.histories import FULL, group_wires, history
 from clusim.report.lanes import Lanes, LaneTasks, lanes_of, shares_of, window
 from clusim.report.page_data import Feed, pack, unpack, used_part
-from clusim.report.sections import call_rows
 from clusim.report.summary_text import sentences
 from clusim.results.bins import Bins
 from clusim.results.result import Wires

@@ -11,7 +11,8 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.report.page_data import Feed
-from clusim.report.plots import FIGURES, Look, save_figure
+from clusim.report.plot_style import Look
+from clusim.report.plots import FIGURES, save_figure
 from clusim.results.trace.reader import read_result
 
 

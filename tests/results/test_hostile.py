@@ -18,7 +18,7 @@ from clusim.base.errors import TraceError
 from clusim.results.trace.inputs import read_inputs
 from clusim.results.trace.reader import open_records, read_result
 from clusim.results.trace.tables import iterate_table
-from clusim.simulation.diagnose import rerun
+from clusim.simulation.reruns import rerun
 from fuzz import traces
 
 RING, NVLS, STEP, FOLDED, TRAFFIC = range(5)

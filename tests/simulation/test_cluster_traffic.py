@@ -10,7 +10,8 @@ import pytest
 from clusim.engine.abi import NONE
 from clusim.simulation.api import simulate_traffic
 from clusim.simulation.capacity import capacity_Bps
-from clusim.simulation.traffic import Traffic, to_image
+from clusim.simulation.traffic import Traffic
+from clusim.simulation.traffic_image import to_image
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 from support.boxes import box_text, cluster

@@ -19,7 +19,8 @@ from clusim.base.errors import InputError
 from clusim.lowering import grain
 from clusim.simulation import anchors, extrapolate
 from clusim.simulation.api import result_of
-from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.job import RunOptions, run_job
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.training import train

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from clusim.simulation.api import result_of
-from clusim.simulation.diagnose import Repeats
 from clusim.simulation.fault_cost import FaultCost, fault_cost
 from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import plan
 from clusim.simulation.request import Request
+from clusim.simulation.reruns import Repeats
 from clusim.simulation.setup import Setup
 from clusim.studies.whatif import what_if
 

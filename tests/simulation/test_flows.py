@@ -16,7 +16,8 @@ from clusim.base.errors import InputError
 from clusim.engine.abi import NONE
 from clusim.results.result import Result
 from clusim.simulation.flows import PARTS, Flow, flow_messages, read_flows
-from clusim.simulation.traffic import Pattern, Traffic, to_image
+from clusim.simulation.traffic import Pattern, Traffic
+from clusim.simulation.traffic_image import to_image
 from clusim.topology.arrays import arrays_of
 
 PACKET_BYTES = 4096

@@ -16,7 +16,8 @@ from clusim.lowering import Fault
 from clusim.results.result import Result
 from clusim.schedule import CollectiveWriter, Prim, Schedule
 from clusim.simulation.capacity import capacity_Bps, wire_bytes
-from clusim.simulation.traffic import TIMED_PATTERNS, Pattern, to_image
+from clusim.simulation.traffic import TIMED_PATTERNS, Pattern
+from clusim.simulation.traffic_image import to_image
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 

@@ -13,12 +13,13 @@ from clusim.nccl import NcclPlan
 from clusim.nccl.connect import ring_trip_ps, tree_detour_ps
 from clusim.nccltests.jobs import kernel
 from clusim.report.runreport import collective_report
-from clusim.simulation import anchors, extrapolate, samples
-from clusim.simulation.anchors import Levels, Linear
+from clusim.simulation import anchors, extrapolate, laws, samples
 from clusim.simulation.api import result_of
 from clusim.simulation.extrapolate import ERROR_LIMIT, extrapolated_result
-from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.job import RunOptions, run_job
+from clusim.simulation.laws import Levels, Linear
 from clusim.simulation.plan import plan
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import Request
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
@@ -161,7 +162,7 @@ def test_further_loops_of_a_long_stream_need_equal_times() -> None:
     run = replace(run[0], granularity=grain.burst_bytes[1]), run[1]
     found = anchors.over_bytes(*run, grain.grant_hops)
     assert found is not None
-    assert isinstance(found.law, anchors.Steady)
+    assert isinstance(found.law, laws.Steady)
     law = replace(found.law, at=8 * found.law.loop_bytes, to=16 * found.law.loop_bytes)
     assert isinstance(run[1], NcclPlan)
     few, many = (

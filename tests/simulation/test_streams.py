@@ -8,8 +8,8 @@ import pytest
 
 from clusim.nccl.choice import choose
 from clusim.nccl.programs import filling_bytes
-from clusim.simulation.anchors import FOLLOWED
 from clusim.simulation.extrapolate import kernel_time, timed
+from clusim.simulation.laws import FOLLOWED
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from support.covering import THOROUGH

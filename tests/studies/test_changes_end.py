@@ -13,7 +13,7 @@ import pytest
 import clusim
 from clusim.base.errors import ClusimError, DeadlockError
 from clusim.base.resources import shipped_topologies
-from clusim.studies.whatif.api import PLACES, SWITCHES, switch_of
+from clusim.studies.whatif.changed_system import PLACES, SWITCHES, switch_of
 from clusim.topology import Fabric
 from clusim.topology.pcie_paths import acs_on
 from support.covering import THOROUGH

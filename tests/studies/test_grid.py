@@ -9,7 +9,7 @@ import pytest
 from clusim.base.errors import ClusimError
 from clusim.simulation.request import Request
 from clusim.studies.sweep import SweepGrid, grid, read_grid
-from clusim.studies.sweep.grid import BLOCKS
+from clusim.studies.sweep.keys import BLOCKS
 from clusim.training.request import TrainRequest
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusim.results.causes import CauseKind
+from clusim.results.cause_kinds import CauseKind
 from clusim.simulation.api import result_of
 from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import plan

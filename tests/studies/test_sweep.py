@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusim.base.errors import ClusimError
-from clusim.studies.sweep import SweepReport, grid, read_grid, sweep
+from clusim.studies.sweep import SweepReport, grid, keys, read_grid, sweep
 from clusim.studies.sweep.grid import answer_point
 from clusim.studies.sweep.tables import read_rows, write_rows
 from clusim_cli.main import run
@@ -66,7 +66,7 @@ def test_a_table_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "out.parquet").unlink()
     made: list[str] = []
 
-    def counted(point: grid.SweepPoint) -> dict[str, grid.Cell]:
+    def counted(point: grid.SweepPoint) -> dict[str, keys.Cell]:
         if len(made) == 4:
             raise KeyboardInterrupt
         made.append(point.name)
@@ -87,7 +87,7 @@ def test_progress_is_saved_while_it_runs(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("clusim.studies.sweep.runner.SAVE_S", 0)
     seen = []
 
-    def look(point: grid.SweepPoint) -> dict[str, grid.Cell]:
+    def look(point: grid.SweepPoint) -> dict[str, keys.Cell]:
         seen.append(len(read_rows(tmp_path / "out.parquet")))
         return answer_point(point)
 
@@ -152,7 +152,7 @@ def test_what_is_no_table_of_a_sweep_is_left_alone(tmp_path: Path, content: byte
 
 
 def test_two_sweeps_do_not_write_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def second(point: grid.SweepPoint) -> dict[str, grid.Cell]:
+    def second(point: grid.SweepPoint) -> dict[str, keys.Cell]:
         with pytest.raises(ClusimError, match="another sweep"):
             swept(tmp_path)
         return answer_point(point)

@@ -19,7 +19,8 @@ from clusim.base.errors import ClusimError
 from clusim.base.resources import shipped_topologies
 from clusim.engine.image import DTYPES
 from clusim.simulation.api import result_of
-from clusim.simulation.job import RunOptions, job_of
+from clusim.simulation.job import RunOptions
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.studies.whatif import ChangeOutcome, ChangeRow

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from clusim.topology import Format, Link, Node
-from clusim.topology.catalogue import make_format, make_link, make_nic, make_switch, preset
+from clusim.topology.catalogue import preset
+from clusim.topology.components import make_format, make_link, make_nic, make_switch
 
 
 def preset_format(name: str) -> Format:

@@ -19,8 +19,9 @@ from clusim.base.files import write_text
 from clusim.base.units import format_size
 from clusim.results.result import Result
 from clusim.simulation.api import result_of
-from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.job import RunOptions, run_job
 from clusim.simulation.plan import Plan, plan
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.simulation.speed import speed_of

@@ -14,7 +14,7 @@ from clusim import topology
 from clusim.base.errors import TopologyError
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
-from clusim.topology.checks import dependency_cycle
+from clusim.topology.deadlock import dependency_cycle
 from clusim.topology.loading import from_data
 from clusim.topology.node import NETWORK
 from support.boxes import box_text, cluster, cluster_data

@@ -11,7 +11,7 @@ from clusim.hardware import LINKS, NICS, SWITCHES
 from clusim.hardware.networks import pause_headroom_bytes
 from clusim.hardware.pcie import GENERATIONS, LANES, lane_MBps
 from clusim.topology import Format, Link, loads
-from clusim.topology.model import KIND_NAMES, NO_LIMIT
+from clusim.topology.packets import KIND_NAMES, NO_LIMIT
 from support.presets import preset_format, preset_link, preset_nic, preset_switch
 
 

@@ -17,7 +17,7 @@ from clusim.base.units import Rate
 from clusim.engine.abi import NONE
 from clusim.topology import Endpoint, Fabric, FabricArrays, Format, Link, Node, generate, zones
 from clusim.topology.arrays import arrays_of
-from clusim.topology.checks import dependency_cycle
+from clusim.topology.deadlock import dependency_cycle
 from clusim.topology.routing import route
 from support.arrays import hop_latency_ps
 

@@ -11,10 +11,11 @@ import pytest
 
 import clusim
 from clusim.base.errors import DeadlockError, TopologyError
-from clusim.simulation.traffic import Traffic, to_image
+from clusim.simulation.traffic import Traffic
+from clusim.simulation.traffic_image import to_image
 from clusim.topology import Fabric, FabricBuilder, check, generate
 from clusim.topology.arrays import arrays_of
-from clusim.topology.checks import dependency_cycle
+from clusim.topology.deadlock import dependency_cycle
 from support.engines import maker
 from support.tori import random_torus
 

@@ -9,7 +9,8 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.programs.annotations import annotate
 from clusim.topology import load
-from clusim.workload.kernels import PRECISIONS, chip_of
+from clusim.workload.chips import chip_of
+from clusim.workload.kernels import PRECISIONS
 from support.torch_programs import needs_torch, result, torchrun
 
 needs_torch()

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from clusim.formats.recordings.model import Event
-from clusim.programs.clock import IssuedCall, IssuedOperation, IssueTimes, Mark, RankClock
+from clusim.programs.clock import IssueTimes, RankClock
+from clusim.programs.issued import IssuedCall, IssuedOperation, Mark
 from clusim.programs.job import ProgramJob
 from support.equal_calls import CALL_PS, EqualCalls
 

@@ -8,7 +8,8 @@ from multiprocessing import Pipe
 import pytest
 
 from clusim.base.errors import InputError
-from clusim.programs.clock import IssuedCall, IssuedOperation, Totals
+from clusim.programs.clock import Totals
+from clusim.programs.issued import IssuedCall, IssuedOperation
 from clusim.programs.job import ProgramJob, represented
 from clusim.programs.processes import JobLink
 from clusim.programs.step import RankResult

@@ -12,7 +12,7 @@ import pytest
 import clusim
 from clusim.base import kept as base_kept
 from clusim.base.kept import PLACE, SampleCache
-from clusim.results.causes import CauseKind
+from clusim.results.cause_kinds import CauseKind
 from clusim.training import TrainRequest, parts, train
 from clusim.training.api import inputs
 from clusim.training.estimate import estimate, estimated

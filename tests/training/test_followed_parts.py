@@ -15,7 +15,8 @@ from clusim.nccl.choice import choose
 from clusim.schedule.dtypes import element
 from clusim.simulation import anchors, extrapolate
 from clusim.simulation.extrapolate import ERROR_LIMIT
-from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.job import RunOptions, run_job
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import Request
 from clusim.training import TrainRequest, extrapolated
 from clusim.training import step_job as module
@@ -30,7 +31,7 @@ from clusim.training.extrapolated import (
 )
 from clusim.training.step_job import JobEmitter, JointGroups
 from clusim.workload import Emitter, make_plan
-from clusim.workload.parallel.emitter import Exchange, Tails
+from clusim.workload.parallel.exchanges import Exchange, Tails
 from support.wires import leaving_gpus
 from support.workloads import tiny
 

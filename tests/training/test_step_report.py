@@ -12,7 +12,7 @@ import pytest
 import clusim
 from clusim.base.units import format_time
 from clusim.collectives import ScheduleBuilder
-from clusim.results.causes import CauseKind
+from clusim.results.cause_kinds import CauseKind
 from clusim.results.replicated import DIMENSIONS
 from clusim.simulation.api import result_of
 from clusim.simulation.request import ScheduleRequest

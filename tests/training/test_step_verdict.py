@@ -13,7 +13,8 @@ from click.testing import CliRunner
 import clusim
 from clusim.analysis.diff import judged_trace
 from clusim.base.errors import TimeLimitReached
-from clusim.results.causes import CauseKind, VerdictCause
+from clusim.results.cause_kinds import CauseKind
+from clusim.results.causes import VerdictCause
 from clusim.results.diagnosis import Verdict
 from clusim.training import TrainingResult, remedies
 from clusim.training.api import train_request

@@ -109,7 +109,7 @@ def test_folded_blocks_take_what_they_take_alone() -> None:
 
 
 def test_long_stages_are_folded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusim.workload.parallel.pipeline.BLOCK_LAYERS", 2)
+    monkeypatch.setattr("clusim.workload.parallel.passes.BLOCK_LAYERS", 2)
     work = small("parallel: {tensor: 8}\ndata: {kind: naive}", batch="{global: 2, micro: 1}")
     folded = clusim.train(work, A100, steps=1, granularity=512, fold="all")
     plain = clusim.train(work, A100, steps=1, granularity=512, fold="none")

@@ -9,8 +9,9 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.validation.measured import Unpredicted
-from clusim.validation.steps.cases import case_of, machines_of
+from clusim.validation.steps.cases import case_of
 from clusim.validation.steps.predict import StepPoint, counted_flops, predict_row
+from clusim.validation.steps.row_machines import machines_of
 from clusim.validation.steps.rows import StepRow
 from clusim.workload import make_plan
 from support.measured_steps import GPT

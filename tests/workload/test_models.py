@@ -11,7 +11,8 @@ import clusim
 from clusim.base.errors import InputError
 from clusim.hardware.kernels.fused import Fused
 from clusim.topology import Fabric, loads
-from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, chip_of
+from clusim.workload.chips import chip_of
+from clusim.workload.kernels import PRECISIONS, Gemm, Kernel
 from clusim.workload.layers import Comm, Layer, Shard, backward_steps, linear, total
 from clusim.workload.memory import find_optimizer
 from clusim.workload.models import MODELS, Transformer, find_model, from_config, read_config

@@ -10,7 +10,8 @@ import pytest
 
 import clusim
 from clusim.hardware.kernels.fused import EAGER_NORM, FILL_US, SHARES, kind_of, moved_s
-from clusim.workload.kernels import PRECISIONS, chip_of
+from clusim.workload.chips import chip_of
+from clusim.workload.kernels import PRECISIONS
 
 ROWS = Path(__file__).parent / "data" / "moves.csv"
 PRESETS = {"a100-sxm4-80gb": "dgx-a100", "h100-sxm5": "dgx-h100"}

@@ -6,16 +6,15 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.workload.memory import in_flight
+from clusim.workload.pass_times import PassTimes, timeline
 from clusim.workload.pipeline_schedules import (
     SCHEDULES,
     SHAPES,
     Action,
-    PassTimes,
     StageLayout,
     layout_of,
     order,
     parallel_places,
-    timeline,
 )
 
 

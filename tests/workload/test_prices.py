@@ -7,8 +7,9 @@ import pytest
 from clusim.base.errors import InputError
 from clusim.formats.recordings.model import OperatorCall, TensorShape
 from clusim.topology import load
-from clusim.topology.catalogue import preset_endpoint
-from clusim.workload.kernels import PRECISIONS, Gemm, Kernel, chip_at
+from clusim.topology.components import preset_endpoint
+from clusim.workload.chips import chip_at
+from clusim.workload.kernels import PRECISIONS, Gemm, Kernel
 from clusim.workload.prices import Price, Prices, price
 
 FABRIC = load("dgx-h100")

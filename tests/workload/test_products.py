@@ -22,7 +22,8 @@ from clusim.hardware.kernels.measured_tables import (
 )
 from clusim.hardware.kernels.products import Product
 from clusim.topology.arrays import arrays_of
-from clusim.workload.kernels import PRECISIONS, Chip, Gemm, chip_of, products_of
+from clusim.workload.chips import chip_of, products_of
+from clusim.workload.kernels import PRECISIONS, Chip, Gemm
 
 ROWS = Path(__file__).parent / "data" / "products.csv"
 PRESETS = {"a100-sxm4-80gb": "dgx-a100", "h100-sxm5": "dgx-h100", "b200-sxm": "hgx-b200"}

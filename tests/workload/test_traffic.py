@@ -10,7 +10,7 @@ import pytest
 
 from clusim.base.terms.dtypes import find_dtype
 from clusim.formats.recordings.model import OperatorCall, TensorShape
-from clusim.topology.catalogue import preset_endpoint
+from clusim.topology.components import preset_endpoint
 from clusim.workload.prices import Prices
 from clusim.workload.traffic import (
     HELD_ROW_BYTES,

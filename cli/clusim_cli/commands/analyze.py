@@ -104,7 +104,7 @@ def blame(trace: Path, confirm: bool, **form: Any) -> None:
 
     table = analyse(trace)
     if confirm:
-        from clusim.simulation.diagnose import without_first_stall
+        from clusim.simulation.reruns import without_first_stall
 
         table.notes.append(without_first_stall(trace, table))
     if form["top"] != 0 and not form["as_json"] and not form["as_csv"]:
@@ -146,7 +146,7 @@ def critical_path(
         f" ({(after - before) / max(1, before):+.1%}), critical-path estimate"
     ]
     if confirm:
-        from clusim.simulation.diagnose import rerun
+        from clusim.simulation.reruns import rerun
 
         real = rerun(trace, guess.change).time_ps
         facts["simulated_ps"] = real

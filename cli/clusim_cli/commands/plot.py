@@ -42,7 +42,8 @@ def command(
     topology with links coloured by load, or flows with rate control: their rates, and queues, marks and round trips."""
     from clusim.base.files import is_stream, refuse_inputs
     from clusim.report.page_data import Feed
-    from clusim.report.plots import Look, save_figure
+    from clusim.report.plot_style import Look
+    from clusim.report.plots import save_figure
 
     target = output or Path(f"{figure}.png")
     refuse_inputs(target, [trace])

@@ -95,10 +95,10 @@ def command(topology: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.base.errors import TimeLimitReached
     from clusim.report.headline import collective_head
     from clusim.simulation.api import result_of
-    from clusim.simulation.diagnose import Budget, Repeats
     from clusim.simulation.job import RunOptions
     from clusim.simulation.plan import plan
     from clusim.simulation.request import taken
+    from clusim.simulation.reruns import Budget, Repeats
 
     request = asked(topology=topology, **given)
     results = doubts(request.setup, given["strict"], quiet=as_json)

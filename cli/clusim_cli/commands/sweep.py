@@ -18,7 +18,7 @@ from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
     from clusim.studies.sweep import SweepReport
-    from clusim.studies.sweep.grid import Cell
+    from clusim.studies.sweep.keys import Cell
 
 MOST_SHOWN = 40
 """Rows that are printed."""

@@ -97,7 +97,7 @@ def _change(
 ) -> AnyAsked | AnyChange:
     """Return the request of a change."""
     from clusim.simulation.speed import speed_of
-    from clusim.studies.whatif.api import repair_fault, switch_of
+    from clusim.studies.whatif.changed_system import repair_fault, switch_of
 
     change = speed_of(text) or switch_of(text) or repair_fault(base, text)
     return _asked(kind, words, text) if change is None else change

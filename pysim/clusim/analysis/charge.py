@@ -14,19 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clusim.analysis.network import Delay, Network, Stage
+from clusim.analysis.loads import PathLoads, ResourceLoad, busiest, next_limit
+from clusim.analysis.network import Delay, Network
 from clusim.analysis.rivals import Rivals
 from clusim.analysis.walk import Step, StepKind, Walk
 from clusim.base.arrays import Array
-from clusim.engine.abi import NONE, ConnKind, Op
 from clusim.results.bins import Usage
-from clusim.results.causes import CauseKind, wire_key
-
-NEAR = 0.98
-"""Share of the largest utilisation from which the first resource on the path is named.
-
-Later resources on the path only follow the rate of the first.
-"""
+from clusim.results.cause_kinds import CauseKind
+from clusim.results.causes import wire_key
 
 _PLAIN = {
     StepKind.TAIL: ("cost", "flags {ends}", "flag: data ready", CauseKind.LATENCY),
@@ -61,9 +56,6 @@ _SCALED_AS = {
 _FIGURES = {**_SCALED_AS, StepKind.TAIL: "flags", StepKind.HEAD: "flags"}
 """Segments that depend on one figure, by its name in `clusim.analysis.whatif.Change`."""
 
-_Times = tuple[tuple[int, int], tuple[int, int]]
-"""Slice and task of a transfer, from start to end [ps]."""
-
 Scale = Callable[[str, int], float]
 """Factors of faster hardware by kind (wire hbm unit cta step latency compute launch) and number."""
 
@@ -82,22 +74,6 @@ class Charge(NamedTuple):
     cause: CauseKind
     wire: int = -1
     rivals: frozenset[int] = frozenset()
-
-
-class _Load(NamedTuple):
-    """Resource of a transfer, and its utilisation.
-
-    `use` is the utilisation during the slice. `mean` and `usual` are for the complete task: of the resource, and of
-    comparable resources (the median of the parallel wires, or of its class). Single slices fluctuate with other
-    traffic.
-    """
-
-    what: str
-    number: int
-    use: float
-    mean: float
-    usual: float = 0.0
-    sibling: int = -1
 
 
 class Charger:
@@ -125,17 +101,11 @@ class Charger:
     ) -> None:
         self.walk, self.network, self.usage = walk, network, usage
         self._image, self.rivals = network.image, rivals
-        self._usual: dict[
-            tuple[int, tuple[int, ...], tuple[int, int]], tuple[int, float]
-        ] = {}
+        self.loads = PathLoads(walk, network, usage, used)
         names = np.array(network.classes)
         rates = network.wires["rate_num"] / np.maximum(1, network.wires["rate_den"])
         self._best = {
             name: float(rates[names == name].max()) for name in set(network.classes)
-        }
-        self._peers = {
-            name: np.flatnonzero(used & (names == name))
-            for name in set(network.classes)
         }
 
     def charges(self, step: Step) -> list[Charge]:
@@ -172,7 +142,7 @@ class Charger:
         rank, length = self._rank(step.endpoint), step.length_ps
         served = self.walk.threads.serves(step.instance)
         nominal = (
-            min(length, self._fixed_ps(step))
+            min(length, self.loads.fixed_ps(step))
             if served
             else self._nominal(step, length)
         )
@@ -240,22 +210,22 @@ class Charger:
     # ---- transfers
 
     def _transfer(self, step: Step) -> Iterator[Charge]:
-        latency, loads = self.loads(step)
+        latency, loads = self.loads.of(step)
         where, length = (
             f"latency to {self._rank(step.endpoint)}",
             step.length_ps - latency,
         )
         yield Charge("cost", where, "round trips", latency, CauseKind.LATENCY)
-        first = _busiest(loads)
+        first = busiest(loads)
         busy = int(length * first.use)
         # While this CTA was otherwise occupied, the busiest resource served other transfers: use the complete turn.
-        turn = step.length_ps + self._fixed_ps(step)
-        stall = int(turn * first.use * (1.0 - _next(first, loads)))
+        turn = step.length_ps + self.loads.fixed_ps(step)
+        stall = int(turn * first.use * (1.0 - next_limit(first, loads)))
         yield from self._split(step, first, busy - min(stall, busy), busy)
         yield from self._idle(step, first, length - busy)
 
     def _split(
-        self, step: Step, first: _Load, load: int, busy: int
+        self, step: Step, first: ResourceLoad, load: int, busy: int
     ) -> Iterator[Charge]:
         """Yield the time in which the busiest thing was busy, as load and as stall."""
         if first.what == "wire":
@@ -306,11 +276,7 @@ class Charger:
         """Return the kind of cause of traffic on a wire."""
         return wire_key(self.network.classes[wire])[0]
 
-    def _fixed_ps(self, step: Step) -> int:
-        """Return the fixed cost of the slice that a segment transfers [ps]."""
-        return self.network.cost_ps("fixed_ps", step.instance, step.start_ps)
-
-    def _resource_name(self, load: _Load) -> tuple[str, CauseKind]:
+    def _resource_name(self, load: ResourceLoad) -> tuple[str, CauseKind]:
         """Return the name of a resource besides CTAs, and the kind of cause that it is."""
         if load.what == "wire":
             return self.network.link(load.number), self.wire_cause(load.number)
@@ -319,7 +285,7 @@ class Charger:
         node = int(self._image["units"]["node"][load.number])
         return f"reduction unit of {self.network.nodes[node]}", CauseKind.UNIT
 
-    def _idle(self, step: Step, first: _Load, idle: int) -> Iterator[Charge]:
+    def _idle(self, step: Step, first: ResourceLoad, idle: int) -> Iterator[Charge]:
         """Yield the time in which not even the busiest thing was busy."""
         if first.what == "wire":
             stalled = self.usage.one(
@@ -342,7 +308,7 @@ class Charger:
             yield Charge(
                 "stall", f"proxies at {rank}", reason, idle, CauseKind.PROXY
             )
-        elif self._asks(step):
+        elif self.loads.is_request(step):
             reason = "read window exhausted, wire idle"
             yield Charge(
                 "stall", f"window of {rank}", reason, idle, CauseKind.WINDOW
@@ -356,103 +322,6 @@ class Charger:
                 CauseKind.CTA,
             )
 
-    def _asks(self, step: Step) -> bool:
-        """Return True if a transfer is one of requests and answers."""
-        conn = self._image["conns"][step.connection]
-        kind, flags = int(conn["kind"]), self._flags(step)
-        fetched = int(conn["stage"]) != NONE and step.endpoint == int(conn["dst"])
-        return (
-            kind in (ConnKind.READ, ConnKind.AGGREGATION)
-            or fetched
-            or bool(kind == ConnKind.MULTIMEM and flags & Op.REDUCE)
-        )
-
-    def _flags(self, step: Step) -> int:
-        return self.walk.slices.flags(
-            int(self.walk.slices.table(step.instance).prim[step.seq])
-        )
-
-    def loads(self, step: Step) -> tuple[int, list[_Load]]:
-        """Return the latency of a transfer [ps], and the things it needs in the order of its way."""
-        flags, network = self._flags(step), self.network
-        # While this CTA was otherwise occupied, the wire served other transfers: use the complete turn.
-        span = (step.start_ps - self._fixed_ps(step), step.end_ps)
-        latency = 0
-        if self._asks(step):
-            latency = min(
-                step.length_ps,
-                network.latency_ps(step.connection, step.endpoint, flags),
-            )
-        stages = network.stages_of(step.connection, step.endpoint, flags)
-        times = span, self._task_time_ps(step)
-        result = [
-            self._wire_load(stage, times)
-            for stage in network.narrow_to(stages, step.wire)
-        ]
-        conn = self._image["conns"][step.connection]
-        ends = (int(conn["src"]), int(conn["dst"]))
-        if int(conn["stage"]) != NONE:
-            ends = (step.endpoint, int(conn["stage"]))
-        if int(conn["kind"]) in (ConnKind.MULTIMEM, ConnKind.AGGREGATION):
-            ends = (step.endpoint, step.endpoint)
-        result += [self._load("hbm", end, times) for end in dict.fromkeys(ends)]
-        if flags & (Op.REDUCE | Op.AGGREGATE):
-            units = network.units_of(step.connection)
-            result += [self._load("unit", unit, times) for unit in units]
-        turn = max(1, step.end_ps - span[0])
-        pace = self._pace_ps(step)
-        utilisation = min(1.0, pace / max(1, step.length_ps - latency))
-        min_use = (turn - step.length_ps + latency + pace) / turn
-        result.append(_Load("cta", step.endpoint, utilisation, min(1.0, min_use)))
-        return latency, result
-
-    def _task_time_ps(self, step: Step) -> tuple[int, int]:
-        """Return the time of the task that a step belongs to [ps]."""
-        start_ps, end_ps = self.walk.task_span(step.task)
-        return start_ps, max(end_ps, step.end_ps)
-
-    def _load(self, what: str, number: int, times: _Times) -> _Load:
-        use, mean = (self.usage.one(what, number, *time) for time in times)
-        return _Load(what, number, use, mean)
-
-    def _wire_load(self, stage: Stage, times: _Times) -> _Load:
-        """Return the busiest lane of a stage."""
-        wire = stage.lanes[0]
-        if len(stage.lanes) > 1:
-            wire = stage.lanes[
-                int(np.argmax(self.usage.of("wire", stage.lanes, *times[0])))
-            ]
-        load = self._load("wire", wire, times)
-        key = (wire, tuple(stage.group), times[1])
-        if key not in self._usual:
-            self._usual[key] = self._usual_load(*key)
-        sibling, usual = self._usual[key]
-        return load if sibling < 0 else load._replace(usual=usual, sibling=sibling)
-
-    def _usual_load(
-        self, wire: int, group: tuple[int, ...], span: tuple[int, int]
-    ) -> tuple[int, float]:
-        """Return a wire like another one, -1 if there is none, and the median of their use in a span."""
-        peers = [other for other in group if other != wire]
-        if not peers:
-            peers = [
-                int(w) for w in self._peers[self.network.classes[wire]] if w != wire
-            ]
-        if not peers:
-            return -1, 0.0
-        return peers[0], float(np.median(self.usage.of("wire", peers, *span)))
-
-    def _pace_ps(self, step: Step) -> int:
-        """Return the time that the CTA itself needs for the bytes of a transfer; of a thread, before it [ps]."""
-        if self.walk.threads.serves(step.instance):
-            return 0
-        table = self.walk.slices.table(step.instance)
-        expand = int(self._image["conns"]["expand_120"][step.connection])
-        size = -(-int(table.bytes[step.seq]) * expand // 120)
-        return self.network.copy_ps(
-            step.instance, int(table.prim[step.seq]), size, step.start_ps
-        )
-
     def _flight(self, step: Step) -> Iterator[Charge]:
         """Yield the latency of a write's last packets, and their queueing after the first wire."""
         alone = min(step.length_ps, self.network.flight_ps(step.connection))
@@ -461,21 +330,15 @@ class Charger:
         queued = step.length_ps - alone
         if not queued:
             return
-        loads = self._behind(step)
-        first = _busiest(loads)
+        loads = self.loads.after_first_wire(step)
+        first = busiest(loads)
         busy = int(queued * first.use)
-        yield from self._split(step, first, int(busy * _next(first, loads)), busy)
+        yield from self._split(
+            step, first, int(busy * next_limit(first, loads)), busy
+        )
         name, cause = self._resource_name(first)
         wire = first.number if first.what == "wire" else -1
         yield Charge("stall", name, "queueing upstream", queued - busy, cause, wire)
-
-    def _behind(self, step: Step) -> list[_Load]:
-        """Return the time of written packets after their first wire."""
-        conn = self._image["conns"][step.connection]
-        times = (step.start_ps, step.end_ps), self._task_time_ps(step)
-        stages = self.network.stages_of(step.connection, int(conn["src"]), Op.MCAST)
-        loads = [self._wire_load(stage, times) for stage in stages[1:] or stages]
-        return [*loads, self._load("hbm", int(conn["dst"]), times)]
 
     # ---- effect of faster resources
 
@@ -486,7 +349,7 @@ class Charger:
             return self._scaled_transfer(step, scale)
         if kind is StepKind.FLIGHT:
             alone = min(length, self.network.flight_ps(step.connection))
-            first = _busiest(self._behind(step))
+            first = busiest(self.loads.after_first_wire(step))
             queue = (length - alone) / scale(first.what, first.number)
             return alone / scale("latency", endpoint) + queue
         name = _SCALED_AS.get(kind)
@@ -510,7 +373,7 @@ class Charger:
             yield from alone
             remainder = length - sum(delay.ps for delay in alone)
             yield from (
-                self._bound(_busiest(self._behind(step)), remainder)
+                self._bound(busiest(self.loads.after_first_wire(step)), remainder)
                 if remainder
                 else ()
             )
@@ -529,11 +392,11 @@ class Charger:
 
         Time in which a full window kept the busiest wire idle depends on the latencies.
         """
-        latency, loads = self.loads(step)
+        latency, loads = self.loads.of(step)
         first, remainder, flags = (
-            _busiest(loads),
+            busiest(loads),
             step.length_ps - latency,
-            self._flags(step),
+            self.loads.flags_of(step),
         )
         if not latency:
             yield from self._bound(first, remainder)
@@ -551,7 +414,7 @@ class Charger:
             done_ps += part_ps
             yield delay._replace(ps=part_ps)
 
-    def _bound(self, load: _Load, ps: int) -> Iterator[Delay]:
+    def _bound(self, load: ResourceLoad, ps: int) -> Iterator[Delay]:
         """Yield a time that a resource limits."""
         on_wire = load.what == "wire"
         yield Delay(
@@ -559,17 +422,17 @@ class Charger:
         )
 
     def _scaled_transfer(self, step: Step, scale: Scale) -> float:
-        latency, loads = self.loads(step)
+        latency, loads = self.loads.of(step)
         length = step.length_ps - latency
-        first = _busiest(loads)
+        first = busiest(loads)
         needs = [(load.what, load.number, load.mean) for load in loads]
         if first.sibling >= 0:
             needs.append((first.what, first.sibling, first.usual))
         before = max(mean for _, _, mean in needs)
         after = max(mean / scale(resource, index) for resource, index, mean in needs)
         gain = first.use * (1.0 - after / before) if before > 0 else 0.0
-        turn = step.length_ps + self._fixed_ps(step)
-        pace_ps = min(length, self._pace_ps(step)) / scale("cta", step.endpoint)
+        turn = step.length_ps + self.loads.fixed_ps(step)
+        pace_ps = min(length, self.loads.pace_ps(step)) / scale("cta", step.endpoint)
         return latency / scale("latency", step.endpoint) + max(
             pace_ps, length - turn * gain, 0.0
         )
@@ -587,20 +450,3 @@ def _within(delays: Iterable[Delay], most_ps: int) -> Iterator[Delay]:
         cut_ps = min(delay.ps, excess_ps)
         excess_ps -= cut_ps
         yield delay._replace(ps=delay.ps - cut_ps)
-
-
-def _busiest(loads: list[_Load]) -> _Load:
-    """Return the first of the things that are about as busy as the busiest."""
-    highest = max(load.use for load in loads)
-    cta = [load for load in loads if load.what == "cta" and load.use >= highest]
-    return (
-        cta[0] if cta else next(load for load in loads if load.use >= NEAR * highest)
-    )
-
-
-def _next(first: _Load, loads: list[_Load]) -> float:
-    """Return the utilisation of the next limit, as a share of the busiest resource's time."""
-    if first.mean <= 0.0:
-        return 1.0
-    means = [load.mean for load in loads if load is not first]
-    return min(1.0, max([first.usual, *means]) / first.mean)

@@ -28,7 +28,7 @@ from clusim.base.records import dataclass
 from clusim.engine.abi import ConnKind, Op
 from clusim.engine.image import OP_FLAGS
 from clusim.results.bins import Usage
-from clusim.results.causes import CauseKind
+from clusim.results.cause_kinds import CauseKind
 from clusim.results.intervals import Union, spread
 from clusim.results.replicated import BlockRows, is_moving
 from clusim.results.result import Result

@@ -11,7 +11,8 @@ from clusim.analysis.critical import Critical, Traced
 from clusim.analysis.whatif import REPAIRS, Change, is_in_image, repair_change
 from clusim.base.records import dataclass
 from clusim.base.terms.links import kind_of
-from clusim.results.causes import WHAT_IF, CauseKind, Key, wire_key
+from clusim.results.cause_kinds import WHAT_IF, CauseKind
+from clusim.results.causes import Key, wire_key
 
 
 @dataclass(frozen=True, slots=True)

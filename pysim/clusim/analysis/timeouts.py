@@ -8,7 +8,7 @@ from clusim.analysis.charge import Charge
 from clusim.analysis.network import Network
 from clusim.analysis.walk import Step
 from clusim.engine.abi import NONE
-from clusim.results.causes import CauseKind
+from clusim.results.cause_kinds import CauseKind
 from clusim.results.resultjson import InOrderNic
 
 

@@ -28,7 +28,8 @@ from clusim.collectives import algorithms
 from clusim.collectives.entry import ENTRIES, AlgorithmEntry
 from clusim.collectives.machines import find_layout
 from clusim.collectives.rings_and_trees import direct_links
-from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, check_call
+from clusim.schedule.builder import ProgramBuilder
+from clusim.schedule.collective_writer import CollectiveWriter, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, default_channels

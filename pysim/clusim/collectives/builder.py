@@ -12,7 +12,8 @@ from clusim.base.records import dataclass
 from clusim.collectives.algorithms.p2p import write_send
 from clusim.collectives.api import Options, emit, make_call
 from clusim.collectives.onesided import one_sided, put_call, signal_call
-from clusim.schedule.builder import CollectiveWriter, ProgramBuilder
+from clusim.schedule.builder import ProgramBuilder
+from clusim.schedule.collective_writer import CollectiveWriter
 from clusim.schedule.ir import CollectiveCall, Schedule, Task
 from clusim.schedule.shapes import shape_of
 from clusim.topology.model import Fabric

@@ -13,7 +13,7 @@ from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import OPERATIONS
 from clusim.collectives.rings_and_trees import Hop, Ring, Tree
-from clusim.schedule.builder import CollectiveWriter
+from clusim.schedule.collective_writer import CollectiveWriter
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import Shape, shape_of, whole_shape
 from clusim.topology.model import Fabric

@@ -11,12 +11,8 @@ from clusim.collectives.algorithms.copyengines import (
     write_signal,
 )
 from clusim.collectives.api import Options, make_call
-from clusim.schedule.builder import (
-    CollectiveWriter,
-    ProgramBuilder,
-    Site,
-    check_call,
-)
+from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.schedule.collective_writer import CollectiveWriter, check_call
 from clusim.schedule.ir import CollectiveCall, Task
 from clusim.topology.model import Fabric
 

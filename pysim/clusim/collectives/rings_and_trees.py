@@ -19,7 +19,7 @@ from typing import NamedTuple
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.collectives.machines import Layout, Passage, find_layout
-from clusim.schedule.builder import Part
+from clusim.schedule.collective_writer import Part
 from clusim.topology.model import Fabric
 
 SEARCH_STEPS = 200_000

@@ -18,6 +18,7 @@ from clusim.base.records import dataclass
 from clusim.engine.abi import ConnKind
 from clusim.engine.image import Image
 from clusim.lowering.buffers import (
+    BURSTS_PER_BUFFER,
     Packets,
     crowded_senders,
     growth,
@@ -50,7 +51,7 @@ from clusim.lowering.grain import (
     rule_of,
 )
 from clusim.lowering.hops import CarriedTraffic, Leg
-from clusim.lowering.links import BURSTS_PER_BUFFER, LinkLowering
+from clusim.lowering.links import LinkLowering
 from clusim.lowering.programs import ProgramLowering
 from clusim.schedule.ir import Schedule
 from clusim.topology.arrays import FabricArrays, arrays_of

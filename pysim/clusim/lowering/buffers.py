@@ -1,9 +1,9 @@
 """Buffers, reduction units and thresholds sized for the packets or bursts of a run.
 
-Buffers grow with bursts, so that flows do not block each other in ways that packets never do
-(`clusim.lowering.links`). Where reads with a window share wires with writes, as for data staged in host
-memory, buffers may not grow: requests queue after writes, a larger buffer is a longer queue, and a window is
-moved once per round trip. There, the size of bursts is limited so that a minimum number of bursts fits.
+Buffers grow with bursts, so that flows do not block each other in ways that packets never do. Where reads with
+a window share wires with writes, as for data staged in host memory, buffers may not grow: requests queue after
+writes, a larger buffer is a longer queue, and a window is moved once per round trip. There, the size of bursts
+is limited so that a minimum number of bursts fits.
 """
 
 from __future__ import annotations
@@ -18,8 +18,17 @@ from clusim.base.arrays import Array
 from clusim.engine.abi import KINDS, NONE, ConnKind
 from clusim.lowering.grain import FACTORS, MOST_GROWTH, power_below
 from clusim.lowering.hops import Leg
-from clusim.lowering.links import BURSTS_PER_BUFFER, PACKETS_PER_BUFFER, least_buffer
 from clusim.topology.arrays import FabricArrays
+
+PACKETS_PER_BUFFER = 3
+"""Least number of exact packets that receive buffers and reduction units hold."""
+
+BURSTS_PER_BUFFER = 32
+"""Least number of bursts, of several packets each, in receive buffers and reduction units.
+
+With three, flows that share a switch block each other, unlike exact packets, and lose up to a quarter of
+their rate (8 GPUs with 4 switches, ring of 256 MiB, bursts of 16 KiB); from 16 on that effect is gone.
+"""
 
 SHARED_BURSTS = BURSTS_PER_BUFFER // FACTORS[-1]
 """Least number of bursts in buffers that reads with a window share with writes.
@@ -30,6 +39,13 @@ of 2.4 times their size, 15.4 ms in unchanged buffers, and 15.1 ms with ``auto``
 
 MARK_BURSTS = 4
 """Least number of bursts, of more than one packet each, at which a queue may mark."""
+
+
+def least_buffer(
+    burst: int, burst_bytes: int, fitting: int = BURSTS_PER_BUFFER
+) -> int:
+    """Return the smallest buffer for `fitting` bursts of `burst` packets and `burst_bytes` each [bytes]."""
+    return burst_bytes * (fitting if burst > 1 else PACKETS_PER_BUFFER)
 
 
 class Packets(NamedTuple):

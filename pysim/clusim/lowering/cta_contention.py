@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from clusim.base.terms.operations import REDUCING
 from clusim.schedule.ir import ABSENT, CTA_WARPS, Instance, Schedule
-from clusim.topology.model import STORE_BYTES, Protocol
+from clusim.topology.packets import STORE_BYTES, Protocol
 
 ROUND_BYTES = 4096
 """Data of a round of all threads of LL [bytes]: 512 lines."""

@@ -6,10 +6,12 @@ from typing import Literal
 
 from clusim.base.errors import ScheduleError
 from clusim.base.records import dataclass
-from clusim.engine.abi import NONE
+from clusim.engine.abi import NONE, Op
+from clusim.engine.image import OPCODES
+from clusim.schedule.ir import Connection
 from clusim.topology.arrays import FabricArrays
-from clusim.topology.model import Protocol
 from clusim.topology.node import HostTraits, NicTraits
+from clusim.topology.packets import Protocol
 
 
 def protocol_of(arrays: FabricArrays, name: str) -> Protocol:
@@ -115,3 +117,11 @@ class CarriedTraffic:
     def packets(self, packet_bytes: int) -> int:
         """Return the number of packets."""
         return -(-self.wire_bytes // packet_bytes)
+
+
+def multimem_hops(connection: Connection, op: str) -> int:
+    flags, members = OPCODES[op].flags, len(connection.members)
+    reduce, multicast = 2 + 2 * members, 1 + members
+    return (reduce if flags & Op.REDUCE else 0) + (
+        multicast if flags & Op.MCAST else 0
+    )

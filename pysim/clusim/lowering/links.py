@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from clusim.lowering.aggregation import Trees
 from clusim.lowering.controls import ControlTable
 from clusim.lowering.cta_contention import asking_warps
 from clusim.lowering.forwarding import route_keys
-from clusim.lowering.hops import CarriedTraffic, Leg, protocol_of
-from clusim.lowering.paths import remember_result
+from clusim.lowering.hops import CarriedTraffic, Leg, multimem_hops, protocol_of
+from clusim.lowering.paths import named_wires, remember_result
 from clusim.lowering.proxies import ProxiedConnection, largest_messages
 from clusim.lowering.rank_paths import places_of
 from clusim.lowering.spreads import SpreadTable, policy_of, spreads_of
@@ -47,28 +46,8 @@ WINDOW_BURSTS = 2
 Multimem windows hold one: as with exact packets, they limit the rate of a CTA.
 """
 
-PACKETS_PER_BUFFER = 3
-"""Least number of exact packets that receive buffers and reduction units hold."""
-
-BURSTS_PER_BUFFER = 32
-"""Least number of bursts, of several packets each, in receive buffers and reduction units.
-
-With three, flows that share a switch block each other, unlike exact packets, and lose up to a quarter of
-their rate (8 GPUs with 4 switches, ring of 256 MiB, bursts of 16 KiB); from 16 on that effect is gone.
-"""
-
 AGGREGATION_BURSTS = 8
 """Least number of bursts, of several packets each, open per tree at a switch."""
-
-
-_POLICIES = {policy.name.lower(): policy for policy in Policy}
-
-
-def least_buffer(
-    burst: int, burst_bytes: int, fitting: int = BURSTS_PER_BUFFER
-) -> int:
-    """Return the smallest buffer for `fitting` bursts of `burst` packets and `burst_bytes` each [bytes]."""
-    return burst_bytes * (fitting if burst > 1 else PACKETS_PER_BUFFER)
 
 
 class LinkLowering:
@@ -286,8 +265,7 @@ class LinkLowering:
                 item = result[number]
                 if leg.kind == ConnKind.MULTIMEM:
                     item.hops = max(
-                        _multimem_hops(connections[number], prim.op)
-                        for prim in prims
+                        multimem_hops(connections[number], prim.op) for prim in prims
                     )
                 moved_bytes, slices = self._slot_traffic(instance, slot)
                 expand_120 = self._expand_120[connections[number].protocol]
@@ -337,9 +315,8 @@ class LinkLowering:
             "via_last",
             "stage",
         ):
-            rows[name] = np.array(
-                [getattr(leg, name) for leg in legs], rows.dtype[name]
-            )[codes]
+            values = [getattr(leg, name) for leg in legs]
+            rows[name] = np.array(values, rows.dtype[name])[codes]
         of_leg = [self.schedule.connections[index] for index in self.owner]
         rows["policy"] = [
             _policy(c, leg) for c, leg in zip(of_leg, self.leg_of, strict=True)
@@ -366,9 +343,8 @@ class LinkLowering:
             rows[name] = NONE
         rows["spread"] = self.spreads.numbers[codes]
         self._put_queues(rows, keys)
-        rows["control"] = np.array([self._control(leg) for leg in legs], np.uint32)[
-            codes
-        ]
+        controls = [self._control(leg) for leg in legs]
+        rows["control"] = np.array(controls, np.uint32)[codes]
         by_path = np.array([bool(connection.path) for connection in of_leg], bool)
         rows["window_bytes"] = self._windows(rows, bursts, by_path)
         for index, connection in enumerate(self.schedule.connections):
@@ -462,7 +438,7 @@ class LinkLowering:
         row["first_group"] = self._unit_groups.setdefault(connection.src, group)
 
     def _pin_path(self, row: Any, connection: Connection) -> None:
-        forward = self._explicit(connection)
+        forward = named_wires(self.arrays, connection)
         backward = [
             int(self.arrays.wires["reverse"][wire]) for wire in reversed(forward)
         ]
@@ -478,20 +454,6 @@ class LinkLowering:
         for name, wires in paths.items():
             row[name] = len(self._paths)
             self._paths.append(wires)
-
-    def _explicit(self, connection: Connection) -> list[int]:
-        """Return the wires of an explicit path of node names."""
-        ends = (self.fabric.ranks[connection.src], self.fabric.ranks[connection.dst])
-        path, name = connection.path, f"path {'-'.join(connection.path)}"
-        if len(path) < 2 or (path[0], path[-1]) != ends:
-            raise ScheduleError(f"{name}: must lead from {ends[0]} to {ends[1]}")
-        wires = []
-        for a, b in pairwise(path):
-            parallel = self.arrays.parallel_wires(a, b)
-            if not parallel:
-                raise ScheduleError(f"{name}: no wire from {a} to {b}")
-            wires.append(parallel[connection.key % len(parallel)])
-        return wires
 
     def connection_arrays(
         self, packets: Sequence[int], bursts: Sequence[int]
@@ -534,12 +496,4 @@ class LinkLowering:
 def _policy(connection: Connection, leg: Leg) -> int:
     if leg.routing is not None:
         return policy_of(leg.routing)
-    return _POLICIES[connection.policy]
-
-
-def _multimem_hops(connection: Connection, op: str) -> int:
-    flags, members = OPCODES[op].flags, len(connection.members)
-    reduce, multicast = 2 + 2 * members, 1 + members
-    return (reduce if flags & Op.REDUCE else 0) + (
-        multicast if flags & Op.MCAST else 0
-    )
+    return Policy[connection.policy.upper()]

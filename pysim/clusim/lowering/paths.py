@@ -12,6 +12,7 @@ import numpy as np
 from clusim.base.arrays import Array
 from clusim.base.errors import ScheduleError
 from clusim.engine.abi import NONE
+from clusim.schedule.ir import Connection
 from clusim.topology.arrays import FabricArrays
 from clusim.topology.node import HostTraits
 from clusim.topology.rails import PathType, Rails, path_type
@@ -34,6 +35,22 @@ def route_groups(arrays: FabricArrays, node: Array, target: Array) -> Array:
         np.where(rows["zone"] == goals["zone"], rows_of_goal, far)
     ]
     return result.astype(np.int64)
+
+
+def named_wires(arrays: FabricArrays, connection: Connection) -> list[int]:
+    """Return the wires of an explicit path of node names."""
+    fabric = arrays.fabric
+    ends = (fabric.ranks[connection.src], fabric.ranks[connection.dst])
+    path, name = connection.path, f"path {'-'.join(connection.path)}"
+    if len(path) < 2 or (path[0], path[-1]) != ends:
+        raise ScheduleError(f"{name}: must lead from {ends[0]} to {ends[1]}")
+    wires = []
+    for a, b in pairwise(path):
+        parallel = arrays.parallel_wires(a, b)
+        if not parallel:
+            raise ScheduleError(f"{name}: no wire from {a} to {b}")
+        wires.append(parallel[connection.key % len(parallel)])
+    return wires
 
 
 def remember_result(method: Callable[..., Value]) -> Callable[..., Value]:

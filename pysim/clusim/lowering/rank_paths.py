@@ -22,8 +22,8 @@ from clusim.lowering.hops import Leg, Place, Proxied, protocol_of
 from clusim.lowering.paths import WireWays
 from clusim.schedule.ir import ABSENT, Connection
 from clusim.topology.arrays import FabricArrays
-from clusim.topology.model import Protocol
 from clusim.topology.node import NicTraits
+from clusim.topology.packets import Protocol
 from clusim.topology.rails import PathType, path_type
 
 

@@ -7,11 +7,10 @@ number of channels, connect them, compute the cost table. `Communicator.plan` de
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Sequence
-from dataclasses import field, replace
-from functools import cached_property, lru_cache, partial
+from collections.abc import Container, Sequence
+from dataclasses import replace
+from functools import cached_property
 
-from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
@@ -30,24 +29,28 @@ from clusim.nccl.connect import Channel, SearchedMachine, connect
 from clusim.nccl.constants import (
     LATEST,
     Path,
-    Pattern,
     Version,
     later_notes,
     max_channels,
     since,
 )
-from clusim.nccl.costs import CostTable, cost_table
-from clusim.nccl.env import Settings, notes_on_chips, notes_on_variables
-from clusim.nccl.graph import NVLS_ID, Graph, RankGroup
+from clusim.nccl.cost_table import CostTable
+from clusim.nccl.costs import cost_table
+from clusim.nccl.env import Settings
+from clusim.nccl.env_notes import notes_on_chips, notes_on_variables
+from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.rccl import KnownNode, library_of
 from clusim.nccl.rcclcosts import rccl_table
-from clusim.nccl.rcclgraphs import known_graphs, known_node
-from clusim.nccl.search import search
+from clusim.nccl.rcclgraphs import known_node
+from clusim.nccl.searched_systems import (
+    ComparedSystem,
+    search_graphs,
+    short_name,
+    systems_by_node,
+)
 from clusim.nccl.system import System
-from clusim.nccl.topology import build_system
 from clusim.nccl.transports import check_network, restrict_transports, with_plugins
 from clusim.nccl.tuner import ChannelSupply, Selection, select
-from clusim.topology import shelf
 from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK, Endpoint
 from clusim.topology.subset import parts_of
@@ -325,7 +328,7 @@ def communicator(
     members = _members(fabric, ranks)
     if sum(len(numbers) for numbers in members.values()) < 2:
         raise InputError(f"{fabric.name}: one GPU; a collective needs at least two")
-    by_zone = _systems(fabric, version, settings, members)
+    by_zone = systems_by_node(fabric, version, settings, members)
     systems = list(by_zone.values())
     if len(by_zone) == 1:
         systems[0].trim_network()
@@ -340,14 +343,15 @@ def communicator(
     first = 0
     for zone, system in by_zone.items():
         if id(system) not in result:
-            result[id(system)] = _search_graphs(_Looked(system.key(), system))
+            result[id(system)] = search_graphs(ComparedSystem(system.key(), system))
         ring, tree, nvls, *_ = result[id(system)]
         count = len(system.gpus)
-        name = {_short(name): name for name in parts_of(fabric, zone).nodes}
+        name = {short_name(name): name for name in parts_of(fabric, zone).nodes}
         adapters = tuple(
-            tuple(name[_short(m)] for m in net.members) for net in system.adapters
+            tuple(name[short_name(m)] for m in net.members)
+            for net in system.adapters
         )
-        gpus = tuple(name[_short(gpu.name)] for gpu in system.gpus)
+        gpus = tuple(name[short_name(gpu.name)] for gpu in system.gpus)
         ranks_here = tuple(range(first, first + count))
         machines.append(
             SearchedMachine(ranks_here, ring, tree, nvls, adapters, gpus)
@@ -395,132 +399,6 @@ def _names(fabric: Fabric, ranks: Sequence[int]) -> list[str]:
                 f"rank {rank}: {fabric.name} has {fabric.num_ranks} ranks"
             )
     return [fabric.ranks[rank] for rank in ranks]
-
-
-def _systems(
-    fabric: Fabric,
-    version: Version,
-    settings: Settings,
-    members: dict[int, list[int]],
-) -> dict[int, System]:
-    """Return NCCL's view of each node, by its number; equal nodes share a system."""
-    alike: dict[tuple[object, ...], System] = {}
-    result = {}
-    for zone, numbers in sorted(members.items()):
-        key = (_visible(fabric, zone), tuple(numbers))
-        if key not in alike:
-            alike[key] = build_system(
-                fabric, version, settings, zone=zone, ranks=numbers
-            )
-        result[zone] = alike[key]
-    return result
-
-
-def _visible(fabric: Fabric, zone: int) -> tuple[tuple[object, ...], ...]:
-    """Return the parts of a node that NCCL distinguishes, by their names in the node."""
-    cache: dict[int, tuple[tuple[object, ...], ...]] = fabric.cache.setdefault(
-        "visible", {}
-    )
-    if zone not in cache:
-        parts = parts_of(fabric, zone)
-        result: list[tuple[object, ...]] = []
-        for node in parts.nodes.values():
-            end = node.endpoint
-            chip = end and (
-                end.chip,
-                end.compute_capability,
-                end.peer_access,
-                end.pcie_Bps,
-            )
-            result.append((_short(node.name), node.kind, node.cpu, node.nic, chip))
-        for link in parts.inside:
-            rate = link.rate.bytes_per_s
-            result.append(
-                (
-                    _short(link.a),
-                    _short(link.b),
-                    link.count,
-                    link.cls,
-                    link.name,
-                    rate,
-                )
-            )
-        cache[zone] = tuple(result)
-    return cache[zone]
-
-
-def _short(name: str) -> str:
-    return name.rpartition("/")[2]
-
-
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """A system that compares equal to equivalent systems."""
-
-    key: tuple[Hashable, ...]
-    system: System = field(compare=False)
-
-
-@lru_cache(512)
-def _search_graphs(looked: _Looked) -> tuple[Graph, ...]:
-    """Return the result of `_search_all`, cached because a rack of 72 GPUs needs half a second."""
-    build = partial(_search_all, looked.system)
-    return (
-        shelf.cached_answer(("graphs", looked.key), build)
-        if resources.cached
-        else build()
-    )
-
-
-def _search_all(system: System) -> tuple[Graph, ...]:
-    """Return ring, tree, NVLS, CollNet chain and CollNet direct of a node."""
-    settings = system.settings
-    recognised = known_graphs(system)
-    ring = _read_graph(system, 0) or (
-        recognised[0] if recognised else search(system, Pattern.RING)
-    )
-    count = ring.num_channels
-    tree = _read_graph(system, 1) or (
-        recognised[1]
-        if recognised
-        else search(
-            system, Pattern.BALANCED_TREE, min_channels=count, channel_limit=count
-        )
-    )
-    nvls = Graph(Pattern.NVLS)
-    if since(system.version, "nvls") and settings.nvls_enable:
-        nvls = _read_graph(system, NVLS_ID) or search(system, Pattern.NVLS)
-    chain, direct = Graph(Pattern.TREE), Graph(Pattern.COLLNET_DIRECT)
-    chain = replace(chain, type_intra=ring.type_intra)
-    direct = replace(direct, type_intra=ring.type_intra)
-    if (
-        settings.collnet_enable
-        and system.adapters
-        and all(n.collective for n in system.adapters)
-    ):
-        chain = _read_graph(system, 2) or search(
-            system,
-            Pattern.TREE,
-            min_channels=count,
-            channel_limit=count,
-            collective=True,
-        )
-        limit = max_channels(system.version)
-        direct = _read_graph(system, 4) or search(
-            system, Pattern.COLLNET_DIRECT, channel_limit=limit, collective=True
-        )
-    return ring, tree, nvls, chain, direct
-
-
-def _read_graph(system: System, number: int) -> Graph | None:
-    """Return the graph of ``NCCL_GRAPH_FILE`` with an id; None leaves it to the search."""
-    settings = system.settings
-    if settings.graph_file is None:
-        return None
-    if settings.library is not None:
-        raise InputError("NCCL_GRAPH_FILE: not simulated with RCCL; omit it")
-    devices = len(system.gpus), len(system.adapters)
-    return settings.graph_file.find(number, devices, settings.cross_nic)
 
 
 def _reduce_to_minimum(graphs: list[Graph]) -> Graph:

@@ -11,14 +11,8 @@ from collections.abc import Mapping
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import PROTOCOLS, Algorithm, Collective, Protocol
 from clusim.nccl.constants import Path
-from clusim.nccl.costs import (
-    ROOTED,
-    CostModel,
-    CostTable,
-    binary_log,
-    cost_model,
-    entries,
-)
+from clusim.nccl.cost_table import CostTable
+from clusim.nccl.costs import ROOTED, CostModel, binary_log, cost_model, entries
 from clusim.nccl.env import Settings
 from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.rccl import BASE_US, AllPairs, KnownNode, Rccl, SizeRule, Tuning

@@ -19,7 +19,7 @@ from clusim.base.terms.operations import (
     Protocol,
 )
 from clusim.nccl.constants import since
-from clusim.nccl.costs import CostTable
+from clusim.nccl.cost_table import CostTable
 from clusim.nccl.env import Settings, allows
 from clusim.nccl.rccl import THREADS
 

@@ -42,7 +42,8 @@ from clusim.report.runreport import note_lines, verdict_lines
 from clusim.results.diagnosis import Verdict
 from clusim.simulation.api import result_of
 from clusim.simulation.expected import Expected, expected_on
-from clusim.simulation.plan import idle_notes, nccl_choice
+from clusim.simulation.nccl_choice import nccl_choice
+from clusim.simulation.plan import idle_notes
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.samples import stream
 

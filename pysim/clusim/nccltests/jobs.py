@@ -13,11 +13,12 @@ from clusim.base.errors import ClusimError, TimeLimitReached
 from clusim.base.executors import Jobs, Workers, workers
 from clusim.nccl.launch import Host, host_of
 from clusim.results.result import Result
-from clusim.simulation.anchors import FOLLOWED, MOST_RANKS
+from clusim.simulation.anchors import MOST_RANKS
 from clusim.simulation.api import result_of, whole_of
 from clusim.simulation.extrapolate import kernel_time, timed
 from clusim.simulation.job import RunOptions
-from clusim.simulation.plan import OVERLAPPING, nccl_choice
+from clusim.simulation.laws import FOLLOWED
+from clusim.simulation.nccl_choice import OVERLAPPING, nccl_choice
 from clusim.simulation.request import Request
 from clusim.simulation.samples import BRIEF, grain_notes
 from clusim.simulation.session import Watch

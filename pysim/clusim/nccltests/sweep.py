@@ -53,7 +53,7 @@ from clusim.nccl.launch import (
 from clusim.nccltests.jobs import Failure, PerfKernel, in_order
 from clusim.nccltests.options import SYMMETRIC_WINDOWS, TYPES, PerfOptions
 from clusim.nccltests.table import Half, PerfDevice, PerfLine
-from clusim.results.result import elapsed_ps
+from clusim.results.provenance import elapsed_ps
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 

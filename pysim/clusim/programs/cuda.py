@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from clusim.programs.clock import DEFAULT_STREAM, Mark, RankClock
+from clusim.programs.clock import DEFAULT_STREAM, RankClock
+from clusim.programs.issued import Mark
 from clusim.programs.parts import parts_of
 from clusim.topology.node import Endpoint
 

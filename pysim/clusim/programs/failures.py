@@ -6,8 +6,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from clusim.base.errors import ClusimError, InputError
+
+if TYPE_CHECKING:
+    from clusim.programs.repeated import DispatchedOperator
 
 _LIBRARIES = frozenset(
     {
@@ -98,3 +102,28 @@ def _line(frames: Iterator[tuple[FrameType, int]]) -> str:
 
 def _package(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__") or "").partition(".")[0]
+
+
+def remedy_for(error: Exception, operator: DispatchedOperator) -> str:
+    """Return why an operator lacks a result without data, and the remedy; empty for errors of the program."""
+    import torch
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        UnsupportedOperatorException,
+    )
+
+    if isinstance(error, DynamicOutputShapeException | DataDependentOutputException):
+        return (
+            ": its result depends on values that are not simulated; --data real computes them, or use fixed shapes"
+            " (masks, torch.where, torch.topk) or values of the host"
+        )
+    absent = isinstance(error, UnsupportedOperatorException | NotImplementedError)
+    if not absent and "fake impl" not in str(error):
+        return ""
+    if any(tensor.layout is not torch.strided for tensor in operator.tensors):
+        return (
+            " of sparse tensors is not simulated; use sparse=False, and sparse gradients outside"
+            " DistributedDataParallel (NCCL reduces dense tensors only)"
+        )
+    return " lacks a rule for the shape of its result; register one with torch.library.register_fake"

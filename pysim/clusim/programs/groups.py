@@ -8,11 +8,9 @@ connected.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -25,10 +23,17 @@ from torch.utils._pytree import tree_leaves
 
 from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import DTYPES
-from clusim.base.terms.operations import OPERATIONS, find_operation
-from clusim.programs.clock import IssuedCall, Mark
+from clusim.programs.arguments import (
+    needs_all_ranks,
+    operation_of,
+    reduction_of,
+    source_tensors,
+    split_sizes,
+    tensor_bytes,
+)
 from clusim.programs.data import RealData
 from clusim.programs.failures import program_line
+from clusim.programs.issued import IssuedCall, Mark
 from clusim.programs.operators import SimulatedOperators
 from clusim.programs.values import (
     MovedCall,
@@ -36,34 +41,6 @@ from clusim.programs.values import (
     encode_tensors,
     results_of,
 )
-
-_FORMS = re.compile(r"_(?:coalesced|into_tensor|base|single|tensor|out)(?=_|$)")
-"""Endings of the names of operators that move the same data in another form."""
-
-
-@cache
-def operation_of(name: str) -> str:
-    """Return the collective of an operator of ``c10d`` or ``_c10d_functional``; empty for others."""
-    word = _FORMS.sub("", name).strip("_")
-    operation = find_operation(word)
-    return (
-        "barrier"
-        if word == "barrier"
-        else ""
-        if operation is None
-        else operation.name
-    )
-
-
-_REDUCTIONS = ("sum", "avg", "prod", "min", "max", "sum", "sum", "sum", "sum")
-"""Reductions in the order of ``c10d::ReduceOp::RedOpType``; logical reductions move as many bytes as a sum."""
-
-
-def _needs_all_ranks(name: str) -> bool:
-    """Return True if the results of an operation depend on the values of every rank."""
-    operation = OPERATIONS[name]
-    return operation.reduces or operation.blocks in ("out", "both")
-
 
 BARRIER_BYTES = 4
 """A barrier of NCCL is an all-reduce of one element."""
@@ -175,7 +152,7 @@ class SimulatedGroups:
         )
         call = self._with_ends(call, arguments)
         if call.operation == "alltoall" and call.timed:
-            call = replace(call, splits=_splits(arguments, changed))
+            call = replace(call, splits=split_sizes(arguments, changed))
         if self.data is not None:
             self._connect(ranks)
             moved = self.data.start(func, arguments, ranks, outputs)
@@ -198,13 +175,13 @@ class SimulatedGroups:
     ) -> IssuedCall:
         """Return a call of unknown ranks."""
         inputs = [t for t in tensors if all(t is not other for other in written)]
-        larger = max(_bytes(inputs), _bytes(written))
+        larger = max(tensor_bytes(inputs), tensor_bytes(written))
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "int32"
         if operation == "barrier":
             operation, larger, dtype = "allreduce", BARRIER_BYTES, "int32"
         moved = DTYPES[dtype].carrier if dtype in DTYPES else "uint8"
         return IssuedCall(
-            operation, larger, (), moved, _redop(given), where=program_line()
+            operation, larger, (), moved, reduction_of(given), where=program_line()
         )
 
     def _with_ends(self, call: IssuedCall, given: Any) -> IssuedCall:
@@ -236,7 +213,7 @@ class SimulatedGroups:
 
         `arrived` is called by the first wait.
         """
-        sources = _sources(given)
+        sources = source_tensors(given)
         values = (
             None if call.operation == "recv" else [self._value(t) for t in sources]
         )
@@ -270,7 +247,7 @@ class SimulatedGroups:
         arrives = (
             self.data is not None
             or not call.timed
-            or (bool(written) and not (unknown and _needs_all_ranks(call.operation)))
+            or (bool(written) and not (unknown and needs_all_ranks(call.operation)))
         )
         asks = mark.call >= 0 and arrives
         if written and not asks:
@@ -437,48 +414,6 @@ class SimulatedGroups:
         end = self._ends.pop(tensor.untyped_storage()._cdata, None)
         if end is not None and not end[0].expired():
             end[1]()
-
-
-def _sources(given: Any) -> list[torch.Tensor]:
-    """Return the tensors that a call sends."""
-    keys = ("input_tensors", "input_tensor", "inputs", "input", "tensors")
-    leaves = (leaf for key in keys for leaf in tree_leaves(given.get(key)))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-
-def _splits(
-    given: Any, written: Sequence[torch.Tensor]
-) -> tuple[tuple[int, ...], ...]:
-    """Return the bytes that an all-to-all sends to and receives from each rank; empty if all are equal."""
-    sizes = []
-    for tensors, key in (
-        (_sources(given), "input_split_sizes"),
-        (written, "output_split_sizes"),
-    ):
-        rows = given.get(key)
-        if not rows:
-            sizes.append(
-                tuple(t.nbytes for t in tensors) if len(tensors) > 1 else ()
-            )
-            continue
-        row = tensors[0].nbytes // max(1, tensors[0].shape[0])
-        sizes.append(tuple(int(count) * row for count in rows))
-    uneven = all(sizes) and len({*sizes[0], *sizes[1]}) > 1
-    return tuple(sizes) if uneven else ()
-
-
-def _redop(given: Any) -> str:
-    """Return the reduction of a call in this project's words."""
-    redop = given.get("reduce_op")
-    if redop is None:
-        return "sum"
-    if isinstance(redop, str):
-        return redop.lower().replace("product", "prod")
-    return _REDUCTIONS[int(redop.op())] if hasattr(redop, "op") else "sum"
-
-
-def _bytes(tensors: Sequence[torch.Tensor]) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 class _Simulated(type):

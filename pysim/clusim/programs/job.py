@@ -23,7 +23,7 @@ from clusim.jobs.joint import overlap_notes
 from clusim.jobs.live import CallMeeting, LiveClock, PlayedOperation
 from clusim.jobs.model import CallWork, LaunchWork
 from clusim.jobs.player import CallBundle, CallTimer
-from clusim.programs.clock import IssuedCall, IssuedOperation
+from clusim.programs.issued import IssuedCall, IssuedOperation
 from clusim.programs.step import RankRecord, RankResult
 
 MOST_PROCESSES = 16

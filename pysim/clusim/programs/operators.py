@@ -29,7 +29,7 @@ from clusim.base.errors import InputError
 from clusim.formats.recordings.model import OperatorCall
 from clusim.programs.annotations import annotation_of
 from clusim.programs.clock import RankClock
-from clusim.programs.failures import program_line
+from clusim.programs.failures import program_line, remedy_for
 from clusim.programs.known import LARGEST, KnownValues
 from clusim.programs.layouts import layout
 from clusim.programs.parts import (
@@ -334,7 +334,7 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             UnsupportedOperatorException,
             RuntimeError,  # NotImplementedError is one
         ) as error:
-            remedy = _remedy(error, operator)
+            remedy = remedy_for(error, operator)
             if remedy and known is not None:
                 return on_gpu(known, self.fake)
             if remedy:
@@ -478,24 +478,6 @@ class SimulatedOperators(TorchDispatchMode):  # type: ignore[misc]
             ):
                 if isinstance(tensor, FakeTensor) and same_shapes(tensor, value):
                     self.known.put(tensor, value)
-
-
-def _remedy(error: Exception, operator: DispatchedOperator) -> str:
-    """Return why an operator lacks a result without data, and the remedy; empty for errors of the program."""
-    if isinstance(error, DynamicOutputShapeException | DataDependentOutputException):
-        return (
-            ": its result depends on values that are not simulated; --data real computes them, or use fixed shapes"
-            " (masks, torch.where, torch.topk) or values of the host"
-        )
-    absent = isinstance(error, UnsupportedOperatorException | NotImplementedError)
-    if not absent and "fake impl" not in str(error):
-        return ""
-    if any(tensor.layout is not torch.strided for tensor in operator.tensors):
-        return (
-            " of sparse tensors is not simulated; use sparse=False, and sparse gradients outside"
-            " DistributedDataParallel (NCCL reduces dense tensors only)"
-        )
-    return " lacks a rule for the shape of its result; register one with torch.library.register_fake"
 
 
 def _rounds(name: str) -> bool:

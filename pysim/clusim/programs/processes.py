@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from clusim.base.errors import ClusimError, InputError
-from clusim.programs.clock import IssuedCall, IssuedOperation
+from clusim.programs.issued import IssuedCall, IssuedOperation
 from clusim.programs.job import ProgramJob, ValuesReply
 from clusim.programs.starter import Starter
 from clusim.programs.step import RankRecord, RankResult
@@ -30,7 +30,7 @@ MOST_COMPARED = max(1, (os.cpu_count() or 1) // 2)
 
 
 class JobLink:
-    """Connection of a rank to its job: `clusim.programs.clock.Peers` in the process of the rank.
+    """Connection of a rank to its job: `clusim.programs.issued.Peers` in the process of the rank.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ from typing import Any
 
 from clusim.base.json_schema import JsonObject
 from clusim.formats.recordings.model import Event, Group
-from clusim.programs.clock import IssuedCall
+from clusim.programs.issued import IssuedCall
 from clusim.programs.job import ProgramJob
 
 COMPARED_STEPS = 2

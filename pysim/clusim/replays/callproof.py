@@ -11,8 +11,8 @@ from clusim.replays.report import BETWEEN, CallResult, calls_verdict
 from clusim.replays.timing import HOST, Timed
 from clusim.results.causes import Key
 from clusim.results.diagnosis import Verdict
-from clusim.simulation.diagnose import affordable_runs
 from clusim.simulation.proof import ProofRule, RemedyTrial, proven
+from clusim.simulation.reruns import affordable_runs
 
 CHEAP_CALLS = 120
 """Maximum of calls that are simulated again by default: two seconds."""

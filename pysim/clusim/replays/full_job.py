@@ -19,7 +19,7 @@ from clusim.jobs.read import job_of
 from clusim.jobs.write import Translation, WrittenUnit, to_schedule
 from clusim.nccl import LATEST, parse_env, parse_version
 from clusim.nccl.choice import PUT, Communicators
-from clusim.nccl.env import chips_of, notes_on_chips, notes_on_variables
+from clusim.nccl.env_notes import chips_of, notes_on_chips, notes_on_variables
 from clusim.replays.placing import Placed, ReplayRequest, machines_of, place
 from clusim.replays.report import CallResult, CommResult, Other, Replay
 from clusim.results.result import Result

@@ -7,8 +7,8 @@ sequence, and communicators run concurrently (`clusim.replays.logplay`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,19 +26,25 @@ from clusim.formats.logs.calls import (
 )
 from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
-from clusim.jobs.joint import SeparateCalls, overlap_notes
-from clusim.nccl import LATEST, Version, parse_env, parse_version
-from clusim.nccl.choice import Members
-from clusim.replays.callproof import JobCalls, JobRemedy
-from clusim.replays.channels import with_logged
+from clusim.jobs.joint import overlap_notes
+from clusim.nccl import LATEST, Version
+from clusim.replays.callproof import JobCalls
 from clusim.replays.full_job import KnownMachine, replay_recording
-from clusim.replays.logmachine import machine_of_log
-from clusim.replays.logplay import play_log, timed_calls
+from clusim.replays.logged_job import (
+    REPLANNED,
+    KeptPlans,
+    LoggedJob,
+    environment_of,
+    requested_version,
+    valid_plans,
+)
+from clusim.replays.logmachine import LogMachine, machine_of_log
+from clusim.replays.logplay import timed_calls
 from clusim.replays.machine_match import infer_machine
-from clusim.replays.placing import Placed, ReplayRequest, place
+from clusim.replays.placing import ReplayRequest, place
 from clusim.replays.replayreport import placed_doubts
 from clusim.replays.report import CallResult, CommResult, Other, Replay
-from clusim.replays.timing import Timed, Timer, flags_of, harness_of
+from clusim.replays.timing import Timed, flags_of, harness_of
 from clusim.results.diagnosis import ProvableVerdict
 from clusim.results.resultjson import Unfinished
 from clusim.schedule.builder import ProgramBuilder, Site
@@ -57,23 +63,6 @@ MOST_CALLS = 1_000_000
 CALLS_PER_RUN = 1000
 """Overlapping calls that are played in the time of a simulation."""
 
-
-_KEEP_RINGS = (
-    "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_NTHREADS",
-    "NCCL_LL128_NTHREADS", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_P2P_PCI_CHUNKSIZE", "NCCL_P2P_NVL_CHUNKSIZE",
-)  # fmt: skip
-"""Variables that affect NCCL's choices or buffers, but not its search for rings and trees."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """Parts of the log's plans that are used: rings and trees, algorithm and protocol."""
-
-    rings: bool
-    choices: bool
-    note: str = ""
-
-
 _DAMAGE = (
     "file",
     "rows",
@@ -87,162 +76,6 @@ _DAMAGE = (
 
 _WITHOUT = "--fault: rings, trees and algorithms are re-planned, without the parts down from the start"
 
-_ANEW = _Kept(rings=False, choices=False)
-
-
-class _Job:
-    """Communicators of a log on one system, built on first use."""
-
-    def __init__(
-        self,
-        log: Log,
-        ranks: JobRanks,
-        placed: Placed,
-        request: ReplayRequest,
-        kept: _Kept,
-    ) -> None:
-        self.log, self.ranks, self.placed, self.kept = log, ranks, placed, kept
-        self.request, self.setup = request, placed.setup
-        self.nccl = self.setup.communicators()
-        self.timer = Timer(
-            self.setup, self.nccl, request.granularity, request.faster
-        )
-        self._built: dict[int, Members] = {}
-
-    def own(self, number: int) -> tuple[int, ...]:
-        """Return the system's ranks of a communicator, in the order of the log."""
-        return self.placed.system_ranks(self.ranks.of[number])
-
-    def built(self, number: int) -> Members:
-        """Return a communicator; two with the same ranks may have different rings."""
-        if number not in self._built:
-            result = self.nccl.of(self.own(number))
-            if self.kept.rings:
-                result = with_logged(
-                    result, self.log, self.log.communicators[number]
-                )
-            self._built[number] = result
-        return self._built[number]
-
-    def known(self) -> list[Members]:
-        """Return the communicators built so far."""
-        return list(self._built.values())
-
-    def time(
-        self, table: CallTable, number: int, timer: Timer | None = None
-    ) -> Timed:
-        """Return the time of a distinct call."""
-        call = self.planned(table.distinct[number])
-        harness = harness_of(self.log, call.comm)
-        return (timer or self.timer).time(self.built(call.comm), call, harness)
-
-    def again(
-        self, table: CallTable, remedy: JobRemedy, histories: bool
-    ) -> tuple[list[Timed], Callable[[], int]]:
-        """Return the times of all distinct calls with a change, and of the job; see `JobCalls`."""
-        timer = self.timer.with_change(
-            remedy.words, remedy.change, histories=histories
-        )
-        times = [
-            self.time(table, number, timer) for number in range(len(table.distinct))
-        ]
-        return times, lambda: self.play(table, times, timer)[0]
-
-    def play(
-        self,
-        table: CallTable,
-        times: Sequence[Timed],
-        timer: Timer,
-        *,
-        is_separate: bool = False,
-    ) -> tuple[int, Counter[str]]:
-        """Play the job by its first distinct calls, separately or with mutual slow-downs; see `play_log`."""
-        calls = zip(map(self.planned, table.distinct), times, strict=False)
-        bundles = [
-            timer.bundle(self.built(c.comm), c, one.time_ps) for c, one in calls
-        ]
-        return play_log(
-            table,
-            self.request.gap,
-            bundles,
-            SeparateCalls({}) if is_separate else timer.joint,
-        )
-
-    def planned(self, call: LoggedCall) -> LoggedCall:
-        """Return a call without the log's algorithm and protocol if these do not apply."""
-        if self.kept.choices:
-            return call
-        return replace(call, algorithm="", protocol="", channels=0, model_us=-1.0)
-
-
-def _version(log: Log, request: ReplayRequest) -> Version:
-    """Return the requested NCCL version, otherwise the log's; `LATEST` without a valid one."""
-    if request.version:
-        return parse_version(request.version)
-    for text, _ in log.facts.versions.most_common():
-        try:
-            return parse_version(text.split("+")[0])
-        except InputError:
-            continue
-    return LATEST
-
-
-def _valid_plans(log: Log, request: ReplayRequest) -> _Kept:
-    """Return the log's plans that hold in the requested environment and NCCL version."""
-    if request.replan:
-        return _ANEW
-    releases = {text.split("+")[0] for text in log.facts.versions}
-    if (
-        request.version
-        and releases
-        and not any(_same(request.version, text) for text in releases)
-    ):
-        note = f"--nccl-version {request.version}: rings, trees and algorithms are re-planned for that version"
-        return _Kept(rings=False, choices=False, note=note)
-    changed = [
-        name
-        for name, value in request.env
-        if log.facts.environment.get(name, {}).keys() != {value}
-    ]
-    if not changed:
-        return _Kept(rings=True, choices=True)
-    rings = all(name in _KEEP_RINGS for name in changed)
-    plans = "algorithms" if rings else "rings, trees and algorithms"
-    note = f"--env {' '.join(changed)}: {plans} are re-planned, as the log has another environment"
-    return _Kept(rings=rings, choices=False, note=note)
-
-
-def _same(one: str, other: str) -> bool:
-    try:
-        return parse_version(one) == parse_version(other)
-    except InputError:
-        return False
-
-
-def _environment(
-    log: Log, request: ReplayRequest
-) -> tuple[tuple[tuple[str, str], ...], list[str]]:
-    """Return the job's environment updated with the request's, and names of unused variables."""
-    variables: dict[str, str] = {}
-    dropped = []
-    for name, values in sorted(log.facts.environment.items()):
-        if not name.startswith("NCCL_"):
-            continue
-        value = sorted(values)[0]
-        if (name, value) == (
-            "NCCL_TREE_THRESHOLD",
-            "0",
-        ):  # NCCL 2.4: 0 disables trees
-            variables.setdefault("NCCL_ALGO", "Ring")
-            continue
-        try:
-            parse_env({**variables, name: value})
-        except InputError:
-            dropped.append(name)
-            continue
-        variables[name] = value
-    return tuple((variables | dict(request.env)).items()), dropped
-
 
 def replay_log(
     request: ReplayRequest,
@@ -252,8 +85,7 @@ def replay_log(
     """Replay logs of one job; see `clusim.replays.api.replay`."""
     log = read_logs(request.files)
     add_runs(log)
-    max_calls = request.calls or MOST_CALLS
-    table = call_table(log, limit=max_calls)
+    table = call_table(log, limit=request.calls or MOST_CALLS)
     ranks = job_ranks(log)
     if not table.call and request.asked:
         _add_asked(log, table, ranks, request)
@@ -262,71 +94,66 @@ def replay_log(
         raise InputError(
             f"{request.files[0]}: calls without time stamps; use --gap none, or a time such as --gap 100us"
         )
-    topology, doubts = request.topology, list[str]()
-    if topology is None:
-        match = machine_of_log(
-            log, ranks, infer_machine(log, ranks), _version(log, request)
-        )
-        topology, machine, doubts = match.topology, match.lines, match.doubts
-    else:
-        machine = [f"{Setup(topology).name}: as given"]
-        if machine[0].lower().endswith(".xml: as given"):
-            machine.append(
-                "  values missing in the XML are assumed; clusim topo import lists them"
-            )
+    version = requested_version(log, request)
+    system = _system_of(log, ranks, request, version)
 
-    def job_on(where: str | Path | Fabric, kept: _Kept) -> _Job:
-        setup = request.setup(
-            where, str(_version(log, request)), _environment(log, request)[0]
-        )
+    def job_on(where: str | Path | Fabric, kept: KeptPlans) -> LoggedJob:
+        setup = request.setup(where, str(version), environment_of(log, request)[0])
         placed = place(setup, ranks.hosts, ranks.devices)
         if kept.rings and request.faults and placed.setup.known is not placed.fabric:
-            kept = _Kept(rings=False, choices=False, note=_WITHOUT)
-        result = _Job(log, ranks, placed, request, kept)
+            kept = KeptPlans(rings=False, choices=False, note=_WITHOUT)
+        result = LoggedJob(log, ranks, placed, request, kept)
         judges = where is not request.other  # of the other system, times only
         result.timer.options = replace(
             result.timer.options, watch=options.watch, histories=judges
         )
         return result
 
-    job = job_on(topology, _valid_plans(log, request))
-    if request.whole:
-        full = _replay_in_one_run(job, table, options, machine)
-        full.doubts = [
-            *doubts,
-            *placed_doubts(job.placed, len(ranks.machines), len(ranks.hosts)),
-        ]
-        full.doubts += _contradictions(log)
-        return full
-    other = None if request.other is None else job_on(request.other, _ANEW)
+    job = job_on(system.topology, valid_plans(log, request))
     placed = job.placed
+    doubts = [
+        *system.doubts,
+        *placed_doubts(placed, len(ranks.machines), len(ranks.hosts)),
+        *_contradictions(log),
+    ]
+    if request.whole:
+        full = _replay_in_one_run(job, table, options, system.lines)
+        full.doubts = doubts
+        return full
+    other = None if request.other is None else job_on(request.other, REPLANNED)
     result = Replay(
         "nccl-log", ", ".join(request.files), placed.fabric.name, len(ranks.hosts), len(ranks.machines),
-        str(job.setup.release), machine,
+        str(job.setup.release), system.lines,
         total_calls=len(table.call),
         other=other.placed.fabric.name if other is not None else None,
         faults=list(job.setup.broken.lines),
         skipped=dict(table.skipped),
         family=placed.family,
     )  # fmt: skip
-    result.doubts = [
-        *doubts,
-        *placed_doubts(placed, len(ranks.machines), len(ranks.hosts)),
-    ]
-    result.doubts += _contradictions(log)
+    result.doubts = doubts
     _notes(result, job, other, table)
     _time_all(result, (job, other), table, counted, options.confirm)
     if options.trace_out is not None and result.unfinished is None:
-        if not _trace(job, table, options):
-            result.unfinished = Unfinished(options.watch.words, 1.0, result.total_ps)
-        result.notes.append(
-            f"trace {options.trace_out}: every distinct call once, one after the other"
-        )
+        _add_trace(result, job, table, options)
     return result
 
 
+def _system_of(
+    log: Log, ranks: JobRanks, request: ReplayRequest, version: Version
+) -> LogMachine:
+    """Return the requested system, otherwise the log's."""
+    if request.topology is None:
+        return machine_of_log(log, ranks, infer_machine(log, ranks), version)
+    lines = [f"{Setup(request.topology).name}: as given"]
+    if lines[0].lower().endswith(".xml: as given"):
+        lines.append(
+            "  values missing in the XML are assumed; clusim topo import lists them"
+        )
+    return LogMachine(request.topology, lines)
+
+
 def _replay_in_one_run(
-    job: _Job, table: CallTable, options: RunOptions, machine: list[str]
+    job: LoggedJob, table: CallTable, options: RunOptions, machine: list[str]
 ) -> Replay:
     """Replay all calls in one run."""
     recording = recording_of(job.log, table, job.ranks)
@@ -393,7 +220,9 @@ def _partly(log: Log) -> list[str]:
     return [odd.text for odd in find_anomalies(log) if odd.kind in _DAMAGE]
 
 
-def _notes(replay: Replay, job: _Job, other: _Job | None, table: CallTable) -> None:
+def _notes(
+    replay: Replay, job: LoggedJob, other: LoggedJob | None, table: CallTable
+) -> None:
     log, request = job.log, job.request
     max_calls = request.calls or MOST_CALLS
     replay.notes += _partly(log)
@@ -431,7 +260,7 @@ def _notes(replay: Replay, job: _Job, other: _Job | None, table: CallTable) -> N
         (job.ranks.of[c.comm], c.operation, c.bytes, c.dtype) for c in table.distinct
     )
     replay.notes += job.placed.idle_notes(dict(request.env), calls)
-    dropped = _environment(log, request)[1]
+    dropped = environment_of(log, request)[1]
     if dropped:
         replay.notes.append(
             f"ignored variables of the job's environment: {', '.join(dropped)}"
@@ -447,7 +276,7 @@ def _notes(replay: Replay, job: _Job, other: _Job | None, table: CallTable) -> N
 
 def _time_all(
     replay: Replay,
-    jobs: tuple[_Job, _Job | None],
+    jobs: tuple[LoggedJob, LoggedJob | None],
     table: CallTable,
     counted: Counted | None,
     confirm: bool | None,
@@ -516,7 +345,7 @@ def _time_all(
 
 def _add_total(
     replay: Replay,
-    pairs: list[tuple[_Job, list[Timed]]],
+    pairs: list[tuple[LoggedJob, list[Timed]]],
     table: CallTable,
     confirm: bool | None,
 ) -> list[str]:
@@ -580,21 +409,27 @@ def _median_times(log: Log) -> dict[tuple[int, str, int], float]:
     return {key: float(np.median(values)) for key, values in rows.items()}
 
 
-def _trace(job: _Job, table: CallTable, options: RunOptions) -> bool:
-    """Write a trace in which every distinct call runs once; return True if it is complete."""
+def _add_trace(
+    replay: Replay, job: LoggedJob, table: CallTable, options: RunOptions
+) -> None:
+    """Write a trace in which every distinct call runs once, and note it."""
     request, setup = job.request, job.setup
     builder = ProgramBuilder(
         setup.fabric.num_ranks, f"distinct calls of {request.files[0]}"
     )
     for call in table.distinct:
         members = job.built(call.comm)
-        job.timer.collective(
-            Site(builder, f"comm{call.comm}"), members, job.planned(call)
-        )
+        site = Site(builder, f"comm{call.comm}")
+        job.timer.collective(site, members, job.planned(call))
     job_request = ScheduleRequest(
         setup, builder.build(), granularity=request.granularity
     )
     try:
-        return result_of(job_request, options).unfinished is None
+        is_complete = result_of(job_request, options).unfinished is None
     except TimeLimitReached:
-        return False
+        is_complete = False
+    if not is_complete:
+        replay.unfinished = Unfinished(options.watch.words, 1.0, replay.total_ps)
+    replay.notes.append(
+        f"trace {options.trace_out}: every distinct call once, one after the other"
+    )

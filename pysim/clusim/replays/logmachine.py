@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from clusim.base.errors import ClusimError
 from clusim.formats.logs import Log
@@ -30,7 +31,7 @@ from clusim.topology.loading import join_nodes
 class LogMachine:
     """System of a replay: preset name or fabric, how it was found, unsupported assumptions."""
 
-    topology: str | Fabric
+    topology: str | Path | Fabric
     lines: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
 

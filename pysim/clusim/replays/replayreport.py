@@ -14,9 +14,8 @@ from clusim.base.units import format_ranges, format_size, format_time
 from clusim.replays.placing import Placed, ReplayRequest
 from clusim.replays.report import CallResult, Other, Replay, fastest_memory
 from clusim.report.comparison import plain_page
-from clusim.report.markup import Content, element, join_markup
+from clusim.report.markup import Content, element, join_markup, table
 from clusim.report.runreport import verdict_lines
-from clusim.report.sections import table
 from clusim.report.verdictcard import AxisRow, axis, verdict_card
 from clusim.topology.model import doubt_lines, doubts_of, refuse
 

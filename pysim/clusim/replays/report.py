@@ -16,8 +16,8 @@ from clusim.base.json_schema import IfKnown, JsonObject, Round6, Written
 from clusim.base.terms.operations import bus_factor
 from clusim.base.units import Rate, format_time, parse_rate
 from clusim.hardware import GPUS
+from clusim.results.cause_kinds import CauseKind
 from clusim.results.causes import (
-    CauseKind,
     CauseResource,
     Census,
     Key,

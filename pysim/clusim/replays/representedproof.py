@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from clusim.replays.representative import RepresentedJob
-from clusim.results.causes import CauseKind, Key, VerdictCause
+from clusim.results.cause_kinds import CauseKind
+from clusim.results.causes import Key, VerdictCause
 from clusim.results.diagnosis import ProvableVerdict, Verdict
 from clusim.simulation.proof import ProofRule, RemedyTrial, proven
 

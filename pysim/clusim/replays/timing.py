@@ -36,7 +36,7 @@ from clusim.results.result import Result
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.simulation.diagnose import judged_run
 from clusim.simulation.job import RunOptions, run_job
-from clusim.simulation.plan import OVERLAPPING
+from clusim.simulation.nccl_choice import OVERLAPPING
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.samples import ITERATIONS, Sample
 from clusim.simulation.setup import Setup

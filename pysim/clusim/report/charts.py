@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from clusim.analysis.flowrates import FlowRates
 from clusim.base.errors import InputError
 from clusim.base.units import format_size
-from clusim.report.plots import SCREEN_IN, Look, stack, styled_figure
+from clusim.report.plot_style import Look, styled_figure
+from clusim.report.plots import SCREEN_IN, stack
 from clusim.results.sensitivity import Sensitivity
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from clusim.analysis.limits import class_traffic
 from clusim.base.terms.links import link_class_name as links_joined
 from clusim.base.units import format_time
 from clusim.report.html import page_policy, page_script, page_style
-from clusim.report.markup import Content, Markup, element, fill, join_markup
-from clusim.report.sections import table
+from clusim.report.markup import Content, Markup, element, fill, join_markup, table
 from clusim.report.summary_text import title as title_of
 from clusim.report.verdictcard import AxisRow, axis, strip, verdict_card
 from clusim.results.diagnosis import Verdict

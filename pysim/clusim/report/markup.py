@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from html import escape
@@ -213,3 +213,29 @@ def latency_svg(messages: Messages, bars: int = 48) -> Content:
         role="img",
         aria_label=f"Histogram of message latencies from {format_time(low)} to {format_time(high)}",
     )
+
+
+Cells = Sequence[str | int | float]
+
+
+def table(head: Sequence[str], rows: Iterable[Cells], kind: str = "wide") -> Markup:
+    """Return a table; a leading `#` in a heading marks a column of numbers."""
+    kinds = [{"class_": "n"} if name.startswith("#") else {} for name in head]
+    top = (
+        element("th", name.lstrip("#"), scope="col", **numbers)
+        for name, numbers in zip(head, kinds, strict=True)
+    )
+    body = (
+        element(
+            "tr",
+            *(
+                element("td", str(cell), **numbers)
+                for cell, numbers in zip(row, kinds, strict=True)
+            ),
+        )
+        for row in rows
+    )
+    content = element(
+        "table", element("thead", element("tr", *top)), element("tbody", *body)
+    )
+    return element("div", content, class_=kind)

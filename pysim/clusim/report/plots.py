@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,21 +10,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clusim.base.arrays import Array
-from clusim.base.display import Plot, need_matplotlib, picture_format
+from clusim.base.display import Plot, picture_format
 from clusim.base.errors import InputError, suggest
-from clusim.base.units import format_size
 from clusim.report.flowcurves import NAMED_FLOWS, Band, FlowCurves, most_shown
 from clusim.report.histories import FULL, MEASURES, history
 from clusim.report.lanes import window
 from clusim.report.page_data import Feed
+from clusim.report.plot_style import (
+    Look,
+    colour_map,
+    colour_scale,
+    styled_figure,
+    time_axis,
+)
 from clusim.results.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-COLUMN_IN = 3.4
-"""Width of a column of a two-column page [inch]; everything else is in proportion to it."""
 
 SCREEN_IN = 7.0
 """Width of a figure in a notebook [inch]."""
@@ -43,17 +43,6 @@ SHARES = {
     "exposed communication": "#cc4a26",
     "neither": "#e3e6eb",
 }
-SCALE = (
-    "#f3f1ee",
-    "#fbdfae",
-    "#f9b66a",
-    "#ee8549",
-    "#d5503f",
-    "#a82a55",
-    "#6f1560",
-    "#34094a",
-)
-"""Colours of loads, as in the light theme of the report."""
 
 PALEST = 30
 """Minimum shade of a thin line with traffic, of `FULL`; it keeps it darker than an idle one."""
@@ -68,27 +57,6 @@ LETTER = 19.6
 
 LEAST_SECTION = 0.1
 """Height of a heatmap for each class of wires, in widths of the figure: two lines of letters."""
-
-_TIMES = ((10**12, "s"), (10**9, "ms"), (10**6, "us"), (10**3, "ns"), (1, "ps"))
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Style of a figure.
-
-    Attributes
-    ----------
-    width_in : float
-        Width of the figure [inch]; letters grow with it.
-    measure : str
-        Which of `MEASURES` heatmap and topology show.
-    dpi : int
-        Resolution of PNG files [dots/inch].
-    """
-
-    width_in: float = COLUMN_IN
-    measure: str = "load"
-    dpi: int = 300
 
 
 def save_figure(
@@ -147,68 +115,12 @@ def _draw(figure: Figure, feed: Feed, name: str, look: Look) -> None:
     FIGURES[name](figure, feed, look.measure, look.width_in)
 
 
-@contextmanager
-def styled_figure(look: Look) -> Iterator[Figure]:
-    """Yield a figure to draw on, with the common settings in effect."""
-    need_matplotlib()
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    big = (look.width_in / COLUMN_IN) ** 0.75
-    style: Any = {
-        "font.size": 7 * big,
-        "axes.linewidth": 0.5 * big,
-        "axes.titlesize": 7.5 * big,
-        "xtick.major.width": 0.5 * big,
-        "ytick.major.width": 0.5 * big,
-        "xtick.major.size": 2.5 * big,
-        "ytick.major.size": 2.5 * big,
-        # Names are texts: a `$` in one starts no formula.
-        "text.parse_math": False,
-    }
-    with rc_context(style):
-        yield Figure(
-            figsize=(look.width_in, look.width_in * 0.66), layout="constrained"
-        )
-
-
-def _time_axis(axes: Any, time_ps: int) -> float:
-    """Label the axis of time and return its unit [ps]."""
-    scale, unit = next((s, u) for s, u in _TIMES if time_ps >= s or s == 1)
-    axes.set_xlabel(f"time [{unit}]")
-    axes.set_xlim(0, max(1, time_ps) / scale)
-    return float(scale)
-
-
-def _colours() -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("load", SCALE)
-
-
-def _scale(
-    figure: Any, image: Any, axes: Any, measure: str, most_bytes: int
-) -> None:
-    """Add the scale of colours: per cent, or bytes."""
-    bar = figure.colorbar(image, ax=axes, pad=0.015, fraction=0.05, aspect=28)
-    bar.outline.set_linewidth(0.3)
-    if measure == "queue":
-        bar.set_ticks([0, FULL], labels=["0", format_size(most_bytes)])
-        bar.set_label("queue")
-        return
-    bar.set_ticks(
-        [0, FULL / 4, FULL / 2, 3 * FULL / 4, FULL],
-        labels=["0", "25", "50", "75", "100"],
-    )
-    bar.set_label(f"{MEASURES[measure][0].lower()} [%]")
-
-
 def _heatmap(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
     result = history(feed.result.bins, feed.rows, columns=512)
     if not result.values:
         raise InputError("heatmap: no history in the trace; the run was too short")
     axes = figure.add_subplot()
-    scale = _time_axis(axes, feed.result.time_ps)
+    scale = time_axis(axes, feed.result.time_ps)
     rows, classes = len(feed.rows), feed.rows.classes
     bounds = [0, *(i for i in range(1, rows) if classes[i] != classes[i - 1]), rows]
     places = _places(bounds)
@@ -220,7 +132,7 @@ def _heatmap(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
         result.edge_ps / scale,
         places,
         result.values.get(measure, result.values["load"]),
-        cmap=_colours(),
+        cmap=colour_map(),
         vmin=0,
         vmax=FULL,
         rasterized=True,
@@ -233,7 +145,7 @@ def _heatmap(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
     labels = [_two_lines(classes[bound]) for bound in bounds[:-1]]
     axes.set_yticks(middles, labels=labels, fontsize="small", linespacing=1.05)
     axes.tick_params(axis="y", length=0)
-    _scale(figure, image, axes, measure, result.queue_max_bytes)
+    colour_scale(figure, image, axes, measure, result.queue_max_bytes)
 
 
 def _places(bounds: list[int]) -> Array:
@@ -261,7 +173,7 @@ def _timeline(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
         width_in, max(0.3 * width_in, width_in * (0.18 + 0.028 * num_lanes))
     )
     axes = figure.add_subplot()
-    scale = _time_axis(axes, feed.result.time_ps)
+    scale = time_axis(axes, feed.result.time_ps)
     bars = window(lanes, 0, feed.result.time_ps, 1600)
     for number, (kind, colour) in enumerate(COLOURS.items()):
         mine = (bars.kind == number) & (bars.lane < num_lanes)
@@ -378,7 +290,7 @@ def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
     values, longest_queue = _line_values(feed, measure)
     palette_values = np.where(values > 0, np.maximum(values, PALEST), -1)
     colours = ScalarMappable(
-        Normalize(0, FULL), _colours().with_extremes(under="#d9dde4")
+        Normalize(0, FULL), colour_map().with_extremes(under="#d9dde4")
     )
     ink = Ink(
         list(colours.to_rgba(palette_values)),
@@ -387,7 +299,7 @@ def _topology(figure: Any, feed: Feed, measure: str, width_in: float) -> None:
         LETTER,
     )
     paint(axes, picture, picture.line_widths(feed.result.wires.rate_Bps), ink)
-    _scale(figure, colours, axes, measure, longest_queue)
+    colour_scale(figure, colours, axes, measure, longest_queue)
 
 
 def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
@@ -440,7 +352,7 @@ def _flows(figure: Any, feed: Feed, _measure: str, width_in: float) -> None:
     rows = figure.subplots(
         len(panels), 1, sharex=True, height_ratios=heights, squeeze=False
     )
-    scale = _time_axis(rows[-1][0], feed.result.time_ps)
+    scale = time_axis(rows[-1][0], feed.result.time_ps)
     for (axes,), panel in zip(rows, panels, strict=True):
         axes.spines[["top", "right"]].set_visible(False)
         panel(figure, axes, curves, scale)
@@ -467,7 +379,7 @@ def _flow_heatmap(figure: Any, axes: Any, curves: FlowCurves, scale: float) -> N
         curves.edge_ps / scale,
         rows,
         curves.rate_GBps,
-        cmap=_colours(),
+        cmap=colour_map(),
         # A flow that begins at the line rate must not hide the differences afterwards.
         norm=PowerNorm(0.5, 0),
         rasterized=True,

@@ -1,13 +1,8 @@
-"""Sections of the page, complete without a script: words, tables, frames of the plots.
-
-The table of collectives has a row per call or, for very many, per kind.
-"""
+"""Sections of the page, complete without a script: words, tables, frames of the plots."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -17,9 +12,11 @@ from clusim.base.tables import ColumnTable, group_values
 from clusim.base.terms.glossary import glossary
 from clusim.base.terms.links import kind_of, link_name, several
 from clusim.base.units import format_rate, format_size, format_time
+from clusim.report.call_rows import CallRow, call_rows
 from clusim.report.flowcurves import FlowCurves, flows_svg
 from clusim.report.lanes import Shares
 from clusim.report.markup import (
+    Cells,
     Content,
     Markup,
     element,
@@ -27,89 +24,12 @@ from clusim.report.markup import (
     join_markup,
     latency_svg,
     machine_svg,
+    table,
 )
 from clusim.report.page_data import Feed
 from clusim.report.runreport import note_lines
 from clusim.report.summary_text import key_numbers, sentences
 from clusim.report.verdictcard import strip, verdict_card
-
-_KIND = (
-    "operation",
-    "algorithm",
-    "size_bytes",
-    "dtype",
-    "ranks",
-    "channels",
-    "stream",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class CallRow:
-    """One collective, or several of one kind.
-
-    Attributes
-    ----------
-    start_ps : int
-        When the first rank of the first one started [ps].
-    least_ps, mean_ps, most_ps : float
-        Time from the start of a call's first rank to the end of its last [ps].
-    busbw_GBps : float
-        Mean over the calls, as nccl-tests define it [10^9 bytes/s].
-    limit_busy : float
-        Part of the time in which the fullest wire was busy, mean over the calls.
-    exposed_ps : float
-        Time that no computation hid, mean over calls and ranks [ps].
-    """
-
-    operation: str
-    algorithm: str
-    size_bytes: int
-    dtype: str
-    ranks: int
-    channels: int
-    stream: str
-    count: int
-    start_ps: int
-    least_ps: float
-    mean_ps: float
-    most_ps: float
-    busbw_GBps: float
-    limit_busy: float
-    exposed_ps: float
-
-
-def call_rows(calls: ColumnTable | None, limit: int = 60) -> list[CallRow]:
-    """Return a row per collective, or per kind of collective if they exceed `limit`."""
-    if calls is None:
-        return []
-    rows = calls.rows()
-    names = _KIND if len(rows) > limit else (*_KIND, "call")
-    kinds = group_values((tuple(row[name] for name in names), row) for row in rows)
-    return sorted(map(_row, kinds.values()), key=lambda row: row.start_ps)[
-        : 4 * limit
-    ]
-
-
-def _row(calls: Sequence[dict[str, Any]]) -> CallRow:
-    weights = [call["times"] for call in calls]
-
-    def mean(name: str) -> float:
-        return float(np.average([call[name] for call in calls], weights=weights))
-
-    times = [call["time_ps"] for call in calls]
-    return CallRow(
-        **{name: calls[0][name] for name in _KIND},
-        count=sum(weights),
-        start_ps=min(call["start_ps"] for call in calls),
-        least_ps=min(times),
-        mean_ps=mean("time_ps"),
-        most_ps=max(times),
-        busbw_GBps=mean("busbw_GBps"),
-        limit_busy=mean("limit_busy"),
-        exposed_ps=mean("exposed_ps"),
-    )
-
 
 SHOWN_TEXT = 24_000
 """Characters of a topology or schedule that a report quotes."""
@@ -125,8 +45,6 @@ LEAST_BLAME = 0.002
 """Rows of blame that are shown, and the least share of the run to be shown."""
 
 GROUPS = {"work": "work", "cost": "latencies and fixed costs", "stall": "lost"}
-
-Cells = Sequence[str | int | float]
 
 
 def sections(feed: Feed) -> Markup:
@@ -557,26 +475,3 @@ def _clip_text(text: str) -> str:
     if len(text) <= SHOWN_TEXT:
         return text
     return f"{text[:SHOWN_TEXT]}\n... {len(text) - SHOWN_TEXT:,} more characters are in the trace"
-
-
-def table(head: Sequence[str], rows: Iterable[Cells], kind: str = "wide") -> Markup:
-    """Return a table; a leading `#` in a heading marks a column of numbers."""
-    kinds = [{"class_": "n"} if name.startswith("#") else {} for name in head]
-    top = (
-        element("th", name.lstrip("#"), scope="col", **numbers)
-        for name, numbers in zip(head, kinds, strict=True)
-    )
-    body = (
-        element(
-            "tr",
-            *(
-                element("td", str(cell), **numbers)
-                for cell, numbers in zip(row, kinds, strict=True)
-            ),
-        )
-        for row in rows
-    )
-    content = element(
-        "table", element("thead", element("tr", *top)), element("tbody", *body)
-    )
-    return element("div", content, class_=kind)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clusim.report.markup import Content, Markup, element, join_markup
-from clusim.results.causes import CauseKind, Phase
+from clusim.results.cause_kinds import CauseKind
+from clusim.results.causes import Phase
 from clusim.results.diagnosis import Verdict
 
 

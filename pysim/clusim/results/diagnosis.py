@@ -16,9 +16,9 @@ from clusim.base.errors import TraceError
 from clusim.base.json_schema import IfKnown, JsonObject
 from clusim.base.records import dataclass
 from clusim.base.units import format_time
+from clusim.results.cause_kinds import CauseKind
 from clusim.results.causes import (
     CauseInstance,
-    CauseKind,
     CausePart,
     CauseResource,
     Census,

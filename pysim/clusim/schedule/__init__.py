@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from clusim.schedule.arrays import from_arrays, to_arrays
-from clusim.schedule.builder import CollectiveWriter, Part, ProgramBuilder
+from clusim.schedule.builder import ProgramBuilder
 from clusim.schedule.checks import validate
+from clusim.schedule.collective_writer import CollectiveWriter, Part
 from clusim.schedule.ir import (
     ABSENT,
     CollectiveCall,

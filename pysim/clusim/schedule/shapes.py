@@ -19,7 +19,7 @@ from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import PROTOCOL_NAMES
 from clusim.hardware.ctas import cta_figure
-from clusim.topology.model import Protocol
+from clusim.topology.packets import Protocol
 
 KIB = 1024
 MIB = 1024 * KIB

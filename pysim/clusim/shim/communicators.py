@@ -42,7 +42,7 @@ from clusim.shim.elements import element_type
 from clusim.shim.memory import SharedMemory, Span, as_elements
 from clusim.shim.queues import CudaStream, Operations, Queues
 from clusim.shim.reductions import reduce_inputs, scale_inputs
-from clusim.simulation.plan import OVERLAPPING
+from clusim.simulation.nccl_choice import OVERLAPPING
 from clusim.simulation.setup import Setup
 
 

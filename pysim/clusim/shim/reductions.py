@@ -18,7 +18,7 @@ from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import run_untimed
 from clusim.shim.calls import SCALED, NcclCall
 from clusim.shim.elements import element_type
-from clusim.simulation.plan import nccl_choice
+from clusim.simulation.nccl_choice import nccl_choice
 from clusim.simulation.request import Request
 
 EXECUTED_BYTES = 1 << 28

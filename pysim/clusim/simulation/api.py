@@ -21,8 +21,9 @@ from clusim.results.result import Result
 from clusim.schedule import Schedule
 from clusim.simulation.extrapolate import extrapolated_result
 from clusim.simulation.flows import Flow, read_flows
-from clusim.simulation.job import TRACE_LIMIT_BYTES, RunOptions, job_of, run_job
+from clusim.simulation.job import TRACE_LIMIT_BYTES, RunOptions, run_job
 from clusim.simulation.plan import Plan, plan
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import (
     AnyRequest,
     ScheduleRequest,

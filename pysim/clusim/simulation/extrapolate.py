@@ -26,18 +26,13 @@ from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result, Tasks, Wires
 from clusim.results.resultjson import Call
 from clusim.schedule.shapes import Shape
-from clusim.simulation.anchors import (
-    Cut,
-    Extrapolation,
-    Steady,
-    cut_of,
-    over_bytes,
-    over_nodes,
-    ranks_of,
-)
+from clusim.simulation.anchors import cut_of, over_bytes, over_nodes, ranks_of
 from clusim.simulation.expected import Expected, expected_of
-from clusim.simulation.job import Job, RunOptions, provenance_of
-from clusim.simulation.plan import OVERLAPPING, Plan
+from clusim.simulation.job import Job, RunOptions
+from clusim.simulation.laws import Cut, Extrapolation, Steady
+from clusim.simulation.nccl_choice import OVERLAPPING
+from clusim.simulation.plan import Plan
+from clusim.simulation.preparation import provenance_of
 from clusim.simulation.request import Request
 from clusim.simulation.samples import BRIEF, Sample, loop_of, phase, sample
 from clusim.topology.check_flow import never_tapers

@@ -10,10 +10,10 @@ from clusim.base.records import dataclass
 from clusim.base.units import format_time
 from clusim.results.result import Result
 from clusim.simulation.api import whole_of
-from clusim.simulation.diagnose import Repeats
 from clusim.simulation.job import RunOptions
 from clusim.simulation.plan import Plan, plan
 from clusim.simulation.request import Request
+from clusim.simulation.reruns import Repeats
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from clusim.results.bins import BinRecorder
 from clusim.schedule import Schedule
 from clusim.schedule.iteration import iter_slices
 from clusim.topology.arrays import arrays_of
-from clusim.topology.checks import check_deadlock
+from clusim.topology.deadlock import check_deadlock
 from clusim.topology.model import Fabric
 
 MOST_NAMED = 3

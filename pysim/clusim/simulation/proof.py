@@ -18,7 +18,8 @@ from clusim.base.errors import (
     ScheduleError,
     TimeLimitReached,
 )
-from clusim.results.causes import SETTINGS, CauseKind, Key, VerdictCause
+from clusim.results.cause_kinds import SETTINGS, CauseKind
+from clusim.results.causes import Key, VerdictCause
 from clusim.results.diagnosis import LEAST_SHARE, Verdict
 
 REPAIR_PART = 0.7

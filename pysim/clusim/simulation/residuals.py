@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 from clusim.base.records import dataclass
 from clusim.base.terms.times import ONE, place_of, regime_of
-from clusim.nccl.env import runs_rccl
+from clusim.nccl.env_notes import runs_rccl
 from clusim.topology import Fabric
 from clusim.topology.node import kind_of
 

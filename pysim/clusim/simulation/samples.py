@@ -27,13 +27,10 @@ from clusim.results.result import Result
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.shapes import Shape
-from clusim.simulation.job import Job, RunOptions, job_of, run_job
-from clusim.simulation.plan import (
-    OVERLAPPING,
-    moved_of,
-    named_schedule,
-    nccl_program,
-)
+from clusim.simulation.job import Job, RunOptions, run_job
+from clusim.simulation.nccl_choice import OVERLAPPING, moved_of, nccl_program
+from clusim.simulation.plan import named_schedule
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import Request
 
 TIMES = SampleCache(None)

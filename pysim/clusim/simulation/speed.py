@@ -8,7 +8,8 @@ from fractions import Fraction
 from clusim.analysis.whatif import THINGS, Change, changed_image, factor_of
 from clusim.base.errors import InputError
 from clusim.engine.image import DTYPES, image_of
-from clusim.simulation.job import Job, RunOptions, job_of
+from clusim.simulation.job import Job, RunOptions
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import ScheduleRequest
 from clusim.topology import Fabric
 from clusim.topology.changes import with_faster_links

@@ -22,23 +22,14 @@ from clusim.base.arrays import Array
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.base.units import format_size, format_time
-from clusim.engine.abi import NONE, Policy
-from clusim.engine.image import Image, empty
-from clusim.engine.ranges import packets_refused
-from clusim.lowering import Grain
-from clusim.lowering.buffers import Packets, growth, roomy_wires, unblocked_burst
-from clusim.lowering.controls import judge_queues
-from clusim.lowering.forwarding import flow_hash
-from clusim.lowering.grain import automatic, check_granularity, power_below
+from clusim.engine.abi import NONE
 from clusim.lowering.paths import route_groups
-from clusim.lowering.spreads import Routing, Spreading, check_routing
+from clusim.lowering.spreads import Routing, check_routing
 from clusim.results.result import Messages
 from clusim.simulation.capacity import capacity_Bps
 from clusim.simulation.flows import Flow, check_slots, flow_messages
-from clusim.simulation.sources import Sources, describe_routing, nics_crossed
-from clusim.topology import Fabric, FabricArrays
-from clusim.topology.arrays import arrays_of
-from clusim.topology.rows import class_vcs
+from clusim.simulation.sources import describe_routing
+from clusim.topology import FabricArrays
 
 Pattern = Literal[
     "permutation",
@@ -69,12 +60,6 @@ MAX_MESSAGES = 20_000_000
 
 MAX_MESSAGE_BYTES = 1 << 40
 """Largest message [bytes]."""
-
-MESSAGE_SHARE = 64
-"""``auto`` limits a burst to this fraction of a message."""
-
-PATHS = 256
-"""Maximum sample of messages for the estimate of packet-hops."""
 
 PS_PER_S = 10**12
 
@@ -395,129 +380,3 @@ def _demand(pattern: Pattern, num: int) -> Array:
     hot[1:, 0] = 1.0
     hot[0] = uniform[0]
     return HOT_SHARE * hot + (1.0 - HOT_SHARE) * uniform
-
-
-def grain_of(
-    arrays: FabricArrays,
-    traffic: Traffic,
-    messages: Messages,
-    granularity: str | int,
-) -> Grain:
-    """Return the granularity of messages.
-
-    ``auto`` and ``quick`` limit a burst to 1/64 of a message, and all names by the thresholds to pause and to mark.
-    """
-    packets = -(-traffic.message_bytes // traffic.packet_bytes)
-    hops = round(packets * len(messages.source) * _mean_hops(arrays, messages))
-    burst, word = 1, check_granularity(granularity)
-    if isinstance(word, int):
-        burst = max(1, min(word // traffic.packet_bytes, packets))
-    elif word != "packet":
-        every = range(len(arrays.formats))
-        burst_limit = unblocked_burst(arrays, every, traffic.packet_bytes) or packets
-        burst = automatic(
-            [hops],
-            lambda factor: [
-                min(burst_limit, power_below(packets * factor // MESSAGE_SHARE))
-            ],
-            word,
-        )[0]
-    size = min(burst * traffic.packet_bytes, traffic.message_bytes)
-    grown = growth(_wires(arrays, traffic, burst), _wires(arrays, traffic, 1))
-    return Grain(
-        *(str(granularity), burst, (size, size), hops, -(-hops // burst)),
-        buffer_growth=grown,
-    )
-
-
-def _wires(arrays: FabricArrays, traffic: Traffic, burst: int) -> Array:
-    """Return the wires with buffers for bursts of `burst` packets."""
-    every = frozenset(range(len(arrays.formats)))
-    return roomy_wires(
-        arrays, arrays.wires.copy(), [Packets(traffic.packet_bytes, burst, every)]
-    )
-
-
-def _mean_hops(arrays: FabricArrays, messages: Messages) -> float:
-    """Return the mean number of wires that a message crosses, over an even sample of all."""
-    count = len(messages.source)
-    if not count:
-        return 0.0
-    sampled = np.unique(
-        np.linspace(0, count - 1, min(count, PATHS)).round().astype(np.int64)
-    )
-    pairs = np.stack(
-        (messages.source[sampled], messages.destination[sampled]), axis=1
-    )
-    return float(np.mean([len(arrays.path(a, b)) for a, b in pairs.tolist()]))
-
-
-def _continue_keys(
-    keys: Array, messages: Messages, burst_bytes: int, policy: Array
-) -> None:
-    """Continue, in each part of a flow with striped packets, the turn of the part before."""
-    turns = (policy == Policy.STRIPE)[messages.flow]
-    packets = -(-messages.size_bytes // burst_bytes)
-    before = np.cumsum(packets) - packets
-    earlier = before - before[np.searchsorted(messages.flow, messages.flow)]
-    keys[turns] += earlier.astype(np.uint32)[turns]
-
-
-def to_image(
-    fabric: Fabric, traffic: Traffic, plan: TrafficPlan, burst: int = 1
-) -> Image:
-    """Return the image of `plan` on `fabric`, in bursts of `burst` packets."""
-    arrays, messages = arrays_of(fabric), plan.messages
-    why = packets_refused(traffic.message_bytes, traffic.packet_bytes * burst)
-    if why:
-        raise InputError(f"message {format_size(traffic.message_bytes)}: {why}")
-    wires = _wires(arrays, traffic, burst)
-    sources = empty("sources", len(plan.first))
-    sources["endpoint"] = arrays.rank_endpoint[messages.source[plan.first]]
-    sources["msg_lo"] = plan.first
-    sources["msg_hi"] = plan.end
-    sources["packet_bytes"] = traffic.packet_bytes
-    sources["burst"] = burst
-    vias = nics_crossed(arrays, messages)
-    spreading = Spreading(traffic.routing, traffic.gap_ps)
-    paths = Sources.of_first(messages, plan.first, vias).choices(
-        arrays, spreading, traffic.reorder
-    )
-    for name in ("policy", "spread", "control", "vc"):
-        sources[name] = getattr(paths, name)
-    for row, number in (
-        enumerate(messages.flow[plan.first].tolist()) if traffic.flows else ()
-    ):
-        chosen = traffic.flows[number].traffic_class
-        if chosen is not None:
-            sources["vc"][row] = class_vcs(fabric, np.array(chosen))
-    table = empty("messages", len(messages.source))
-    table["start_ps"] = messages.start_ps
-    table["bytes"] = messages.size_bytes
-    table["dst"] = arrays.rank_endpoint[messages.destination]
-    table["key"] = flow_hash(
-        messages.source, messages.destination, messages.flow, traffic.seed
-    )
-    table["via_first"], table["via_last"] = vias[:, 0], vias[:, 1]
-    if traffic.flows:
-        _continue_keys(
-            table["key"], messages, traffic.packet_bytes * burst, paths.policy
-        )
-    return Image(
-        nvc=paths.num_vcs,
-        seed=traffic.seed,
-        nodes=arrays.nodes,
-        endpoints=arrays.endpoints,
-        formats=arrays.formats,
-        wires=wires,
-        schedules=arrays.schedules,
-        targets=arrays.targets,
-        routes=arrays.routes,
-        group_off=arrays.group_off,
-        group_wires=arrays.group_wires,
-        units=arrays.units,
-        **judge_queues(fabric, wires, paths.controls),
-        spreads=paths.spreads,
-        sources=sources,
-        messages=table,
-    )

@@ -15,8 +15,9 @@ from clusim.base.errors import ClusimError, InputError, TimeLimitReached
 from clusim.base.json_schema import JsonObject
 from clusim.base.units import format_size, format_time
 from clusim.results.result import Result
-from clusim.simulation.job import RunOptions, job_of, run_job
+from clusim.simulation.job import RunOptions, run_job
 from clusim.simulation.plan import plan
+from clusim.simulation.preparation import job_of
 from clusim.simulation.request import Request
 from clusim.simulation.speed import Speed, speed_of
 

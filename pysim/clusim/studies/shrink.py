@@ -32,7 +32,7 @@ from clusim.simulation.setup import Setup
 from clusim.training.estimate import stepped
 from clusim.training.request import TrainRequest
 from clusim.workload import make_plan
-from clusim.workload.spec import complain
+from clusim.workload.workload_file import complain
 
 WATCHDOG_PS = 600 * 10**12
 """PyTorch's default timeout of a NCCL process group (torch.distributed, `init_process_group`) [ps]."""

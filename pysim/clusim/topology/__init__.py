@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from clusim.topology.generators import generate
     from clusim.topology.graph import FabricBuilder, from_networkx, to_networkx
     from clusim.topology.loading import load, loads
-    from clusim.topology.model import KIND_NAMES, Fabric, Format, Link, Protocol
+    from clusim.topology.model import Fabric, Link
     from clusim.topology.node import Endpoint, Node, Unit
+    from clusim.topology.packets import KIND_NAMES, Format, Protocol
     from clusim.topology.render import describe
     from clusim.topology.save import to_yaml
 
@@ -49,8 +50,9 @@ _HOMES = {
     "generators": ("generate",),
     "graph": ("FabricBuilder", "from_networkx", "to_networkx"),
     "loading": ("load", "loads"),
-    "model": ("KIND_NAMES", "Fabric", "Format", "Link", "Protocol"),
+    "model": ("Fabric", "Link"),
     "node": ("Endpoint", "Node", "Unit"),
+    "packets": ("KIND_NAMES", "Format", "Protocol"),
     "render": ("describe",),
     "save": ("to_yaml",),
 }

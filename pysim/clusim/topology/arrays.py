@@ -13,6 +13,7 @@ from clusim.base.records import dataclass
 from clusim.engine.abi import NONE
 from clusim.topology.model import Fabric
 from clusim.topology.routing import Wiring
+from clusim.topology.routing_tables import Machines, Zoned
 from clusim.topology.rows import (
     WireClasses,
     WireNames,
@@ -22,7 +23,7 @@ from clusim.topology.rows import (
     schedule_wires,
     unrouted_wires,
 )
-from clusim.topology.zones import Machines, Zoned, lay_out
+from clusim.topology.zones import lay_out
 
 
 @dataclass(frozen=True, slots=True)

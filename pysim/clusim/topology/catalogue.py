@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
 
-from clusim.base.errors import ClusimError, InputError, InternalError, TopologyError
+from clusim.base.errors import ClusimError, InputError, TopologyError
 from clusim.base.records import dataclass
 from clusim.base.units import parse_size, parse_time
 from clusim.hardware import (
@@ -31,29 +31,13 @@ from clusim.hardware.figures import any_scaled, value_of
 from clusim.hardware.nic import MESSAGE_UNITS
 from clusim.policies.choice import Sender, is_policy, shipped
 from clusim.topology.keys import did_you_mean
-from clusim.topology.model import KIND_NAMES, NO_LIMIT, Format, Link, Protocol
-from clusim.topology.node import (
-    Endpoint,
-    HostTraits,
-    NicTraits,
-    Node,
-    RateControl,
-    Unit,
-    cost16,
-)
-from clusim.topology.quantities import MEMORY_SHARES, Spec, attributes_of
+from clusim.topology.quantities import MEMORY_SHARES, Spec
 from clusim.topology.schema import (
     ChipSpec,
-    DropSpec,
-    EcnSpec,
-    FormatSpec,
     LinkTypeSpec,
     NicSpec,
-    PfcSpec,
-    ProtocolSpec,
     QueuePolicySpec,
     RateControlSpec,
-    ScheduleSpec,
     SwitchSpec,
     Topology,
 )
@@ -123,11 +107,6 @@ _OPTIONAL = frozenset(
 )
 """Optional keys of a chip; they are required only in topologies that use them."""
 
-DEFAULT_BUFFER_BYTES = 32_768
-
-_PS_PER_M = {"fibre": 5000, "copper": 4400}
-"""Propagation [ps/m]: 2/3 of the speed of light in glass, somewhat more in a cable."""
-
 S = TypeVar("S", bound=Spec)
 
 
@@ -185,7 +164,7 @@ def look_at_queues(problems: Problems, path: KeyPath, spec: LinkTypeSpec) -> Non
     if spec.queue_policy is None:
         return
     try:
-        sender = _sender_of(spec.queue_policy)
+        sender = sender_of(spec.queue_policy)
         assert sender is not None
         sender.check("queue")
     except ClusimError as error:
@@ -214,7 +193,7 @@ def merge(base: S, over: Spec) -> S:
 
 
 @cache
-def _preset_rate_control(name: str) -> RateControlSpec:
+def preset_rate_control(name: str) -> RateControlSpec:
     raw = {key: figure.value for key, figure in RATE_CONTROLS[name].items()}
     return RateControlSpec.model_validate(raw)
 
@@ -285,7 +264,7 @@ class Catalogue:
                 return
             control.base, control.policy = None, base
         try:
-            sender = _sender_of(control)
+            sender = sender_of(control)
             if sender is not None:
                 sender.check()
         except ClusimError as error:
@@ -346,49 +325,7 @@ class Catalogue:
                 self.sources[f"{_WHAT[section]} {name}: {key}"] = str(figure)
 
 
-def make_endpoint(name: str, chip: ChipSpec) -> Endpoint:
-    attributes = attributes_of(Endpoint, chip)
-    if any(getattr(chip, key) is not None for key in MEMORY_SHARES):
-        attributes["l2_bytes"] = 0
-    return Endpoint(chip=name, **attributes)
-
-
-def _make_unit(switch: SwitchSpec) -> Unit | None:
-    attributes = attributes_of(Unit, switch, "reduction_")
-    if switch.reduction_rate is not None:
-        attributes["cost16"] = cost16(switch.reduction_rate)
-    return Unit(**attributes) if attributes else None
-
-
-def make_switch(switch: SwitchSpec, *, tier: str = "") -> Node:
-    """Return a switch, PCIe switch or root complex of a type; `tier` replaces the type's."""
-    host = attributes_of(HostTraits, switch)
-    attributes: dict[str, Any] = {
-        **attributes_of(Node, switch),
-        "latency_ps": switch.latency or 1,
-        "tier": tier or switch.tier or "switch",
-    }
-    unit = _make_unit(switch)
-    return Node(
-        "",
-        "switch",
-        unit=unit,
-        host=HostTraits(**host) if host else None,
-        **attributes,
-    )
-
-
-def _make_rate_control(spec: RateControlSpec | None) -> RateControl | None:
-    if spec is None or spec.base == "none":
-        return None
-    if spec.base is not None:
-        spec = merge(_preset_rate_control(spec.base), spec)
-    return RateControl(
-        **attributes_of(RateControl, spec) | {"sender": _sender_of(spec)}
-    )
-
-
-def _sender_of(spec: RateControlSpec | QueuePolicySpec) -> Sender | None:
+def sender_of(spec: RateControlSpec | QueuePolicySpec) -> Sender | None:
     """Return the policy of a rate control or of queues, or None."""
     if spec.policy is None:
         return None
@@ -407,103 +344,3 @@ def _constant(name: str, value: int | str) -> int:
     if isinstance(value, str):
         raise TopologyError(f"constants: {name}: {value!r} is not an integer")
     return value
-
-
-def make_nic(spec: NicSpec, *, tier: str = "") -> Node:
-    """Return a NIC of a type."""
-    attributes = attributes_of(NicTraits, spec) | {
-        "rate_control": _make_rate_control(spec.rate_control)
-    }
-    attributes["reorder_bytes"] = None if spec.reorder == "any" else spec.reorder
-    latency_ps, ports = spec.latency or 1, spec.ports or 0
-    nic = NicTraits(**attributes)
-    return Node("", "nic", latency_ps, tier=tier or "nic", ports=ports, nic=nic)
-
-
-def make_link(spec: LinkTypeSpec, name: str = "") -> Link:
-    """Return a link of a complete type, without ends.
-
-    The cable's propagation is part of the latency.
-    """
-    if spec.rate is None or spec.latency is None or spec.format is None:
-        raise InternalError(f"link type {name}: no rate, latency or format")
-    cable_ps = round((spec.length or 0.0) * _PS_PER_M[spec.medium or "fibre"])
-    pfc, ecn = spec.pfc or PfcSpec(xoff=0), spec.ecn or EcnSpec(max=0)
-    drop, schedule = spec.drop or DropSpec(queue=0), spec.schedule or ScheduleSpec()
-    if drop.queue:
-        pfc = PfcSpec(xoff=0)
-    resumes = pfc.xoff // 2 if pfc.xon is None else pfc.xon
-    marked = ecn.max > 0
-    return Link(
-        a="",
-        b="",
-        rate=spec.rate,
-        latency_ps=spec.latency + cable_ps,
-        format=spec.format,
-        buffer_bytes=spec.buffer or DEFAULT_BUFFER_BYTES,
-        replay_ps=spec.replay or 0,
-        error_rate=spec.error_rate or 0.0,
-        weight=spec.weight or 1,
-        cls=spec.class_ or "link",
-        name=name,
-        xoff_bytes=pfc.xoff,
-        xon_bytes=resumes if pfc.xoff else 0,
-        ecn_min_bytes=ecn.min if marked else 0,
-        ecn_max_bytes=ecn.max,
-        ecn_probability=ecn.probability if marked else 0.0,
-        queue_bytes=drop.queue,
-        alpha_1024=round(drop.alpha * 1024) if drop.queue else 0,
-        red=bool(drop.queue) and drop.red,
-        trim_bytes=drop.trim if drop.queue else 0,
-        priority=tuple(schedule.priority or ()),
-        weights=tuple(schedule.weights or ()),
-        queue_policy=None
-        if spec.queue_policy is None
-        else _sender_of(spec.queue_policy),
-    )
-
-
-def make_format(name: str, spec: FormatSpec | None) -> Format:
-    if spec is None:
-        return Format(name)
-
-    def table(values: Any, usual: int, scale: int = 1) -> tuple[int, ...]:
-        default = (values or {}).get("default", usual)
-        return tuple(
-            round((values or {}).get(kind, default) * scale) for kind in KIND_NAMES
-        )
-
-    attributes: dict[str, Any] = {}
-    if spec.payload is not None:
-        attributes["payload_bytes"] = {
-            "sm": 128,
-            "ce": 128,
-            "nic": 128,
-            **spec.payload,
-        }
-    return Format(
-        name=name,
-        flit_bytes=spec.flit or 16,
-        header_bytes=table(spec.header, 16),
-        control_256=table(spec.control, 0, 256),
-        service_1024=table(spec.service, 1, 1024),
-        limit_bytes=table(spec.limit, NO_LIMIT),
-        **attributes,
-    )
-
-
-def make_protocol(name: str, spec: ProtocolSpec) -> Protocol:
-    return Protocol(name, **attributes_of(Protocol, spec))
-
-
-def preset_endpoint(chip: str) -> Endpoint:
-    """Return the endpoint of a chip preset."""
-    return make_endpoint(chip, preset("chips", chip))
-
-
-def preset_protocols(architecture: str) -> dict[str, Protocol]:
-    """Return the protocols of an architecture preset."""
-    return {
-        name: make_protocol(name, preset("protocols", f"{architecture}.{name}"))
-        for name in ARCHITECTURES[architecture]
-    }

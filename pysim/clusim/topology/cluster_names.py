@@ -17,7 +17,7 @@ from clusim.base import resources
 from clusim.base.errors import TopologyError
 from clusim.base.records import dataclass
 from clusim.hardware import ADAPTERS, GPUS, TRANSPORTS, Gpu
-from clusim.topology.assemble import names_of
+from clusim.topology.cabling import names_of
 from clusim.topology.catalogue import Catalogue
 from clusim.topology.check_links import HOST_CLASSES
 from clusim.topology.generators import GENERATORS

@@ -29,8 +29,9 @@ from clusim.hardware import SWITCHES_BY_LINK
 from clusim.topology.assemble import assemble
 from clusim.topology.catalogue import Catalogue, Section
 from clusim.topology.generators import group_pairs
-from clusim.topology.model import Fabric, Format, Link
+from clusim.topology.model import Fabric, Link
 from clusim.topology.node import NETWORK, Node
+from clusim.topology.packets import Format
 from clusim.topology.schema import (
     LengthsSpec,
     LinkSpec,

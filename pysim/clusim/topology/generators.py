@@ -27,8 +27,9 @@ from clusim.base.records import dataclass
 from clusim.base.units import Rate, parse_rate, parse_size, parse_time
 from clusim.engine.abi import KINDS
 from clusim.topology.keys import did_you_mean
-from clusim.topology.model import Fabric, Format, Link
+from clusim.topology.model import Fabric, Link
 from clusim.topology.node import Endpoint, Node
+from clusim.topology.packets import Format
 from clusim.topology.tori import check_twist, neighbours
 
 MAX_NODES = 65_536
@@ -374,7 +375,7 @@ def generate(spec: str, **options: object) -> Fabric:
 def _generate(
     spec: str, name: str, text: str, options: Mapping[str, object]
 ) -> Fabric:
-    from clusim.topology.catalogue import preset_endpoint, preset_protocols
+    from clusim.topology.components import preset_endpoint, preset_protocols
 
     title = spec + "".join(f",{key}={value}" for key, value in options.items())
     generator = GENERATORS[name]

@@ -20,8 +20,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusim.base.errors import InputError
-from clusim.topology.model import NO_LIMIT, Fabric, Format, Link
+from clusim.topology.model import Fabric, Link
 from clusim.topology.node import NETWORK, Node
+from clusim.topology.packets import NO_LIMIT, Format
 
 _FAR = 1 << 30
 

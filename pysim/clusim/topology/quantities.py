@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from clusim.base.errors import UnitError
 from clusim.base.units import Rate, format_rate, parse_rate, parse_size, parse_time
-from clusim.topology.model import PacketKind
+from clusim.topology.packets import PacketKind
 
 
 def read_with(parse: Callable[[Any], Any]) -> BeforeValidator:

@@ -8,17 +8,16 @@ from collections.abc import Iterable, Iterator
 from clusim.base.tables import group_values
 from clusim.base.units import format_rate, format_size, format_time
 from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS, Figure
-from clusim.topology.model import (
+from clusim.topology.model import Fabric, Link
+from clusim.topology.node import NETWORK, UNBOUNDED_BYTES, NicTraits, Node
+from clusim.topology.outline import total
+from clusim.topology.packets import (
     KIND_NAMES,
     NO_LIMIT,
     STORE_BYTES,
-    Fabric,
     Format,
-    Link,
     Protocol,
 )
-from clusim.topology.node import NETWORK, UNBOUNDED_BYTES, NicTraits, Node
-from clusim.topology.outline import total
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 

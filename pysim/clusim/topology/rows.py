@@ -16,8 +16,9 @@ from clusim.base.errors import TopologyError
 from clusim.base.match import turns
 from clusim.engine.abi import CLASSES, NONE, TABLES, Kind, NodeFlag, NodeKind
 from clusim.engine.image import empty
-from clusim.topology.model import NO_LIMIT, Fabric, Format, Link
+from clusim.topology.model import Fabric, Link
 from clusim.topology.node import NETWORK, UNBOUNDED_BYTES, Endpoint, Unit
+from clusim.topology.packets import NO_LIMIT, Format
 
 
 class WireNames(Sequence[str]):

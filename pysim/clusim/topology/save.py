@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from clusim.topology.model import (
-    KIND_NAMES,
-    NO_LIMIT,
-    Fabric,
-    Format,
-    Forwarding,
-    Link,
-)
+from clusim.topology.model import Fabric, Forwarding, Link
 from clusim.topology.node import (
     COST_ONE,
     Endpoint,
@@ -22,6 +15,7 @@ from clusim.topology.node import (
     RateControl,
     Unit,
 )
+from clusim.topology.packets import KIND_NAMES, NO_LIMIT, Format
 from clusim.topology.quantities import MEMORY_SHARES, keys_of
 from clusim.topology.schema import (
     ChipSpec,

@@ -17,14 +17,9 @@ from pydantic_core import PydanticCustomError
 
 from clusim.base.errors import one_line
 from clusim.base.units import parse_size, parse_time
-from clusim.topology.model import (
-    MOST_QUEUES,
-    GdrLevel,
-    P2pLevel,
-    PacketKind,
-    PathChoice,
-)
+from clusim.topology.model import MOST_QUEUES, GdrLevel, P2pLevel, PathChoice
 from clusim.topology.node import UNBOUNDED_BYTES
+from clusim.topology.packets import PacketKind
 from clusim.topology.quantities import (
     Amount,
     Bandwidth,

@@ -36,14 +36,7 @@ PARTS = {
     "clusim.nccl.constants": ("Path", "Pattern"),
     "clusim.nccl.graph": ("Graph",),
     "clusim.topology.arrays": ("FabricArrays",),
-    "clusim.topology.model": (
-        "Fabric",
-        "Format",
-        "Forwarding",
-        "Link",
-        "PinnedPath",
-        "Protocol",
-    ),
+    "clusim.topology.model": ("Fabric", "Forwarding", "Link", "PinnedPath"),
     "clusim.topology.node": (
         "Endpoint",
         "HostTraits",
@@ -52,8 +45,9 @@ PARTS = {
         "RateControl",
         "Unit",
     ),
+    "clusim.topology.packets": ("Format", "Protocol"),
+    "clusim.topology.routing_tables": ("Machines",),
     "clusim.topology.rows": ("WireClasses", "WireNames"),
-    "clusim.topology.zones": ("Machines",),
     "numpy": ("dtype", "ndarray"),
     "numpy._core.multiarray": ("_reconstruct",),
 }

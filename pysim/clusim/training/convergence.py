@@ -14,7 +14,8 @@ from math import ceil
 import numpy as np
 
 from clusim.base.json_schema import JsonObject, Round3
-from clusim.workload.spec import Workload, complain
+from clusim.workload.spec import Workload
+from clusim.workload.workload_file import complain
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from itertools import accumulate, pairwise
 from clusim.base.errors import InputError
 from clusim.collectives import ScheduleBuilder
 from clusim.lowering import plan_change
-from clusim.nccl.env import chips_of, notes_on_chips
+from clusim.nccl.env_notes import chips_of, notes_on_chips
 from clusim.schedule.ir import Schedule
-from clusim.simulation.anchors import Linear
+from clusim.simulation.laws import Linear
 from clusim.topology.model import Fabric
 from clusim.training.breakdown import Breakdown
 from clusim.training.result import TrainingResult
@@ -31,7 +31,8 @@ from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.volumes import Volume
-from clusim.workload.spec import Workload, complain
+from clusim.workload.spec import Workload
+from clusim.workload.workload_file import complain
 
 
 def written(
@@ -46,7 +47,7 @@ def written(
     )
     host = plan.host()
     threads = HostThreads(host, builder) if host is not None else None
-    writer = StepWriter(BlockEmitter(plan, builder, folder, host=threads))
+    writer = StepWriter(BlockEmitter(plan, builder, folder=folder, host=threads))
     writer.write(steps, saved=saved)
     return writer, builder.build()
 

@@ -21,16 +21,18 @@ from clusim.nccl.choice import choose
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.dtypes import element
 from clusim.schedule.shapes import Shape
-from clusim.simulation.anchors import MOST_RANKS, Cut, Extrapolation, over_nodes
+from clusim.simulation.anchors import MOST_RANKS, over_nodes
 from clusim.simulation.api import result_of
 from clusim.simulation.extrapolate import in_one_size
 from clusim.simulation.job import RunOptions
+from clusim.simulation.laws import Cut, Extrapolation
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.samples import emit_together
 from clusim.simulation.setup import Setup
 from clusim.topology.model import Fabric
 from clusim.training.breakdown import grain_error
-from clusim.workload.parallel.emitter import Emitter, Tails
+from clusim.workload.parallel.emitter import Emitter
+from clusim.workload.parallel.exchanges import Tails
 from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.symmetry import EqualPlaces
 

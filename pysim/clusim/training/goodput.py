@@ -21,7 +21,8 @@ from typing import Annotated
 from clusim.base.json_schema import JsonObject, Round3, Round6, Written
 from clusim.workload.parallel.checkpoints import Checkpoint, checkpoint_of
 from clusim.workload.parallel.plan import ParallelPlan
-from clusim.workload.spec import CheckpointSpec, complain
+from clusim.workload.spec import CheckpointSpec
+from clusim.workload.workload_file import complain
 
 
 def young_interval_s(mtbf_s: float, stall_s: float) -> float:

@@ -21,8 +21,8 @@ from clusim.jobs.times import Times
 from clusim.lowering.grain import COARSE, STEP, STEP_ERROR, name_of
 from clusim.nccl import NcclPlan
 from clusim.nccl.choice import way_of
-from clusim.simulation.anchors import Cut
 from clusim.simulation.extrapolate import ERROR_LIMIT
+from clusim.simulation.laws import Cut
 from clusim.simulation.request import Request, ScheduleRequest
 from clusim.simulation.setup import Setup
 from clusim.topology.arrays import arrays_of

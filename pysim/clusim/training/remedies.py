@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from clusim.base.errors import ClusimError
 from clusim.base.limits import pause_collector
 from clusim.base.units import format_size
-from clusim.results.causes import CauseKind, Key
+from clusim.results.cause_kinds import CauseKind
+from clusim.results.causes import Key
 from clusim.results.diagnosis import LEAST_SHARE, ProvableVerdict, Verdict
 from clusim.simulation.proof import ProofRule, RemedyTrial, proven
 from clusim.topology.changes import with_faster_links

@@ -24,10 +24,10 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.terms.links import link_class_name, several
+from clusim.results.cause_kinds import CauseKind
 from clusim.results.causes import (
     AS_BUSY,
     SHOWN_PLACES,
-    CauseKind,
     CauseResource,
     Census,
     Key,

@@ -24,7 +24,8 @@ from clusim.training.extrapolated import JointWork
 from clusim.training.parts import kernel_traffic_Bps, rounded
 from clusim.workload.host import HostThreads
 from clusim.workload.layers import Comm, Step
-from clusim.workload.parallel.emitter import Block, Emitter, Exchange, Tails, dim_of
+from clusim.workload.parallel.emitter import Block, Emitter
+from clusim.workload.parallel.exchanges import Exchange, Tails, dim_of
 from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.pipeline_schedules import Action
 

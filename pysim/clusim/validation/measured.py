@@ -27,7 +27,7 @@ from clusim.base.json_schema import Round3
 from clusim.base.tables import group_values
 from clusim.base.version import commit, version
 from clusim.lowering import QUICK
-from clusim.simulation.anchors import FOLLOWED
+from clusim.simulation.laws import FOLLOWED
 
 
 def unused_cells(

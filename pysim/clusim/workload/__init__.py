@@ -6,7 +6,8 @@ A `Workload` (from YAML) and a topology yield a `ParallelPlan`; a `StepWriter` w
 
 from __future__ import annotations
 
-from clusim.workload.kernels import PRECISIONS, Chip, Gemm, Kernel, chip_of
+from clusim.workload.chips import chip_of
+from clusim.workload.kernels import PRECISIONS, Chip, Gemm, Kernel
 from clusim.workload.layers import Layer, Shard
 from clusim.workload.memory import Memory
 from clusim.workload.mesh import Mesh
@@ -15,7 +16,8 @@ from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.fold import Folder
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
-from clusim.workload.spec import Workload, load_workload, loads_workload
+from clusim.workload.spec import Workload
+from clusim.workload.workload_file import load_workload, loads_workload
 
 __all__ = [
     "MODELS",

@@ -23,17 +23,11 @@ from clusim.formats.recordings.model import OperatorCall, TensorShape
 from clusim.hardware.kernels.fused import Fused, moved_s, vector_clock_Hz
 from clusim.hardware.kernels.measured_tables import find_attention
 from clusim.topology.arrays import arrays_of
-from clusim.topology.catalogue import preset_endpoint
+from clusim.topology.components import preset_endpoint
 from clusim.topology.model import Fabric
 from clusim.topology.node import Endpoint
-from clusim.workload.kernels import (
-    PRECISIONS,
-    Chip,
-    Gemm,
-    Kernel,
-    chip_at,
-    measured_on,
-)
+from clusim.workload.chips import chip_at, measured_on
+from clusim.workload.kernels import PRECISIONS, Chip, Gemm, Kernel
 from clusim.workload.traffic import GATHERS, KernelTraffic, moved_bytes, traffic_of
 
 

@@ -1,10 +1,8 @@
-"""Workload files: the schema, and reading them with errors that name file, line and column."""
+"""Workload files: the schema."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,11 +14,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from clusim.base import resources
-from clusim.base.errors import InputError, TopologyError
-from clusim.base.limits import read_text
+from clusim.base.errors import InputError
 from clusim.base.terms.operations import protocol_named
-from clusim.topology.keys import did_you_mean
 from clusim.topology.quantities import (
     Amount,
     Bandwidth,
@@ -29,8 +24,7 @@ from clusim.topology.quantities import (
     Time,
     base_or_mapping,
 )
-from clusim.topology.validate import Problems, validate_data
-from clusim.topology.yamltext import parse
+from clusim.topology.validate import Problems
 
 Positive = Annotated[int, Field(ge=1, le=2**40)]
 Small = Annotated[int, Field(ge=1, le=2**20)]
@@ -46,8 +40,6 @@ RecomputedModule = Literal[
     "moe_act",
     "shared_experts",
 ]
-
-MAX_FILE_BYTES = 4 << 20
 
 
 class ModelSpec(Spec):
@@ -442,99 +434,3 @@ class Workload(Spec):
         return next(
             (spec for name, spec in self.communicators.items() if name == dim), None
         )
-
-
-def load_workload(
-    name_or_path: str | os.PathLike[str], changes: Mapping[str, Any] | None = None
-) -> Workload:
-    """Return the workload in a file, or the shipped workload of that name.
-
-    Parameters
-    ----------
-    changes : mapping or None
-        Values that replace those in the file, by the paths of their keys: ``{"parallel.tensor": 4}``.
-    """
-    path_text = os.fspath(name_or_path)
-    path = Path(path_text)
-    if not path.is_file():
-        shipped = resources.find_workload(path_text)
-        if shipped is None and (path.suffix or path.parent != Path(".")):
-            raise InputError(f"{path_text}: no such file")
-        if shipped is None:
-            shipped_files = resources.shipped_workloads()
-            raise InputError(
-                f"workload {path_text!r}: unknown{did_you_mean(path_text, shipped_files)}"
-            )
-        path = shipped
-    text = read_text(
-        path, MAX_FILE_BYTES, advice="not a workload file", where=path_text
-    )
-    return loads_workload(
-        text, path_text, base=path.parent, name=path.stem, changes=changes
-    )
-
-
-def loads_workload(
-    text: str,
-    where: str = "workload",
-    *,
-    base: Path | None = None,
-    name: str = "workload",
-    changes: Mapping[str, Any] | None = None,
-) -> Workload:
-    """Return the workload that a YAML text describes; `where` is its name in errors.
-
-    `changes` are as of `load_workload`.
-    """
-    if not text.strip():
-        raise InputError(
-            f"{where}:1:1: empty file; must be a mapping with 'model' and 'batch'"
-        )
-    document = parse(text, where)
-    problems = Problems(where, document)
-    for (line, column), message in document.problems:
-        problems.found.append(((line, column), message))
-    if not isinstance(document.data, dict):
-        problems.add((), "must be a mapping with 'model' and 'batch'")
-    problems.raise_if_any()
-    data = {"name": name, **document.data}
-    for dotted, value in (changes or {}).items():
-        _change(data, dotted, value)
-    result = validate_data(Workload, data, problems)
-    if result.model.huggingface and base is not None:
-        result.model.huggingface = os.fspath(base / result.model.huggingface)
-    kernels = result.hardware.kernels
-    if kernels and base is not None and (base / kernels).is_file():
-        result.hardware.kernels = os.fspath(base / kernels)
-    result._document = problems
-    return result
-
-
-def _change(data: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set the value at a path, creating missing mappings; a model's name becomes its base."""
-    *above, last = dotted.split(".")
-    for key in above:
-        below = data.get(key)
-        if below is None or (key == "model" and isinstance(below, str)):
-            below = {} if below is None else {"base": below}
-        if not isinstance(below, dict):
-            raise InputError(f"{dotted}: {key} is {below!r}, not a mapping")
-        below = dict(below)
-        data[key] = below
-        data = below
-    data[last] = value
-
-
-def complain(
-    workload: Workload, path: tuple[str | int, ...], message: str
-) -> TopologyError | InputError:
-    """Return the error that the value at `path` of a workload conflicts with other settings."""
-    problems = workload._document
-    if problems is None:
-        return InputError(f"{'.'.join(map(str, path))}: {message}")
-    problems.add(path, message)
-    try:
-        problems.raise_if_any()
-    except TopologyError as error:
-        return error
-    raise AssertionError

@@ -13,7 +13,8 @@ from clusim.base.errors import InputError
 from clusim.formats.recordings import Recording
 from clusim.formats.recordings.kinds import kind_of
 from clusim_formats.recordings import hlo
-from clusim_formats.recordings.hlo import HloTensor, read, replica_groups
+from clusim_formats.recordings.hlo import read
+from clusim_formats.recordings.hlo_text import HloTensor, replica_groups
 
 SAMPLE = Path(__file__).resolve().parents[3] / "traces" / "mlp-tp4.hlo.txt"
 GROUPS = ("{{0,1},{2,3}}", "{{0,1}}", "{{0,1},{2,3}}")

@@ -20,7 +20,8 @@ from clusim.hardware import GPUS
 from clusim.nccl import LATEST, communicator
 from clusim.nccl.constants import Version
 from clusim.nccl.system import System
-from clusim.nccl.topology import build_system, direct_rdma
+from clusim.nccl.system_paths import direct_rdma
+from clusim.nccl.topology import build_system
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 from clusim.topology.loading import join_nodes

@@ -12,7 +12,7 @@ import pytest
 from clusim import topology
 from clusim.base.errors import TopologyError
 from clusim.formats.topologies import KINDS, Imported, detect, import_text
-from clusim.formats.topologies.smi_topo import parse_matrix
+from clusim.formats.topologies.smi_matrix import parse_matrix
 
 Sample = Callable[..., Imported]
 SAMPLES = Path(__file__).parent / "samples"

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from clusim.base.errors import InputError, TraceError
-from clusim.report.export import perfetto as pb
+from clusim.report.export import perfetto_packets
 from clusim.report.export.kineto import write_chrome, write_kineto
 from clusim.report.export.nccl_log import write_nccl_log
 from clusim.report.export.perfetto import write_perfetto
@@ -64,15 +64,17 @@ def packets(path: Path) -> Iterator[Fields]:
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**35, 2**63 - 1, 2**64 - 1])
 def test_numbers_survive_encoding(value: int) -> None:
-    assert decode(pb.pb_number(5, value)) == {5: [value]}
+    assert decode(perfetto_packets.pb_number(5, value)) == {5: [value]}
 
 
 def test_negative_numbers_are_64_bits() -> None:
-    assert decode(pb.pb_number(5, -1)) == {5: [2**64 - 1]}
+    assert decode(perfetto_packets.pb_number(5, -1)) == {5: [2**64 - 1]}
 
 
 def test_fields_nest() -> None:
-    message = pb.pb_field(3, pb.pb_text(1, "ä"), pb.pb_fixed64(4, 9))
+    message = perfetto_packets.pb_field(
+        3, perfetto_packets.pb_text(1, "ä"), perfetto_packets.pb_fixed64(4, 9)
+    )
     inner = decode(decode(message)[3][0])
     assert inner[1] == ["ä".encode()]
     assert int.from_bytes(inner[4][0], "little") == 9

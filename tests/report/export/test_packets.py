@@ -9,8 +9,8 @@ from io import BytesIO
 import numpy as np
 import pytest
 
-from clusim.report.export import perfetto
-from clusim.report.export.perfetto import PacketWriter, TrackEvent
+from clusim.report.export import perfetto_packets
+from clusim.report.export.perfetto_packets import PacketWriter, TrackEvent
 from support.work import calls_of
 
 EVENTS = [
@@ -21,15 +21,18 @@ EVENTS = [
 
 def test_numbers_of_an_array_are_encoded_as_each_is() -> None:
     values = [0, 1, 127, 128, 255, 256, 2**14 - 1, 2**14, 2**21, 2**35, 2**56, 2**63 - 1]
-    assert perfetto.pb_varints(np.array(values)) == [perfetto.pb_varint(value) for value in values]
-    assert perfetto.pb_varints(np.zeros(0, np.int64)) == []
+    assert perfetto_packets.pb_varints(np.array(values)) == [
+        perfetto_packets.pb_varint(value) for value in values
+    ]
+    assert perfetto_packets.pb_varints(np.zeros(0, np.int64)) == []
 
 
 def test_reals_of_an_array_are_encoded_as_each_is() -> None:
     values = [0.0, -1.5, 1e300, 0.1]
     assert [
-        perfetto.pb_varint(44 << 3 | 1) + own for own in perfetto.pb_reals(np.array(values))
-    ] == [perfetto.pb_varint(44 << 3 | 1) + struct.pack("<d", value) for value in values]
+        perfetto_packets.pb_varint(44 << 3 | 1) + own
+        for own in perfetto_packets.pb_reals(np.array(values))
+    ] == [perfetto_packets.pb_varint(44 << 3 | 1) + struct.pack("<d", value) for value in values]
 
 
 @pytest.mark.parametrize("time_ps", [0, 127_000, 10**6, 10**13])

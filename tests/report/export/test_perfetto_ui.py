@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from clusim.report.export.perfetto import PS_PER_NS, Counts, write_perfetto
+from clusim.report.export.perfetto import write_perfetto
+from clusim.report.export.perfetto_packets import PS_PER_NS, Counts
 from clusim.report.export.run import Run
 from support.browser import chromium
 

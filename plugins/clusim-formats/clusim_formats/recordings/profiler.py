@@ -18,12 +18,11 @@ from clusim.base.terms.dtypes import find_dtype
 from clusim.base.terms.operations import REDUCING, operation_starting
 from clusim.formats.recordings.jsonstream import integer, table_of, time_ps
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
+from clusim.formats.recordings.plugin_ranks import Ranks, RecordedComm
 from clusim.formats.recordings.plugincalls import (
     CONCURRENT,
     PluginCall,
     PluginJob,
-    Ranks,
-    RecordedComm,
     integer_or_absent,
     lower_case_name,
     write_calls,

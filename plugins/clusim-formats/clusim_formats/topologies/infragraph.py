@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from clusim.base.errors import TopologyError, UnitError
-from clusim.base.limits import fail, number, printable
+from clusim.base.errors import UnitError
+from clusim.base.limits import fail, printable
 from clusim.base.units import parse_rate, parse_time
 from clusim.formats.topologies.common import MAX_LINKS, MAX_NODES
 from clusim.topology.yamltext import Document, Path, parse
+from clusim_formats.topologies.infragraph_values import InfraGraphValues
 
 KINDS = ("custom", "device", "cpu", "xpu", "nic", "memory", "port", "switch")
 SCHEMES = ("one2one", "many2many", "ring")
@@ -26,8 +27,6 @@ MAX_DEPTH = 8
 
 _BANDWIDTHS = {"gigabits_per_second": "Gb/s", "gigabytes_per_second": "GB/s"}
 _TRANSFERS = "gigatransfers_per_second"
-_PART = re.compile(r"([A-Za-z_][A-Za-z0-9_ -]{0,99})(?:\[([^\]]{0,40})\])?")
-_SLICE = re.compile(r"(-?[0-9]{0,7})(?:(:)(-?[0-9]{0,7})(?::([0-9]{1,7}))?)?")
 
 
 @dataclass(slots=True)
@@ -105,61 +104,12 @@ def read_infrastructure(text: str, where: str) -> InfraGraph:
     return _File(parse(text, where), where).read()
 
 
-class _File:
+class _File(InfraGraphValues):
     def __init__(self, document: Document, where: str) -> None:
-        self.document, self.where = document, where
+        super().__init__(document, where)
         self.devices: dict[str, tuple[Path, Mapping[str, Any]]] = {}
         self.graph = InfraGraph()
         self.seen: set[tuple[str, str, str]] = set()
-
-    def fail(self, path: Path, message: str) -> TopologyError:
-        """Return the error about the value at a path."""
-        key = "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}" for part in path
-        )
-        line = self.document.place(path)[0]
-        return fail(
-            self.where, line, f"{key.removeprefix('.') or 'the file'}: {message}"
-        )
-
-    # Values.
-
-    def text(
-        self, data: Mapping[str, Any], path: Path, key: str, usual: str | None = None
-    ) -> str:
-        value = data.get(key, usual)
-        if value is None and usual is not None:
-            return usual
-        if not isinstance(value, str) or (not value and usual is None):
-            raise self.fail(
-                (*path, key) if key in data else path, f"{key} must be a text"
-            )
-        return value
-
-    def rows(
-        self, data: Mapping[str, Any], path: Path, key: str
-    ) -> Iterator[tuple[Path, Any]]:
-        value = data.get(key)
-        if value is not None and not isinstance(value, list):
-            raise self.fail((*path, key), "must be a list")
-        for at, row in enumerate(value or []):
-            if not isinstance(row, dict):
-                raise self.fail((*path, key, at), "must be a mapping")
-            yield (*path, key, at), row
-
-    def count(self, data: Mapping[str, Any], path: Path) -> int:
-        value = data.get("count", 1)
-        if (
-            not isinstance(value, int)
-            or isinstance(value, bool)
-            or not 0 <= value <= MAX_NODES
-        ):
-            raise self.fail(
-                (*path, "count"), f"must be a number from 0 to {MAX_NODES}"
-            )
-        return value
-
-    # The file.
 
     def read(self) -> InfraGraph:
         data: Any = self.document.data
@@ -216,31 +166,10 @@ class _File:
             self._latency(physical, (*at, "physical"), link)
         return result
 
-    def _quantity(
-        self, data: Mapping[str, Any], path: Path, key: str
-    ) -> tuple[str, float, Path]:
-        """Return unit and value of a choice of units; ('', 0) if it is missing."""
-        values = data.get(key)
-        if values is None:
-            return "", 0.0, path
-        path = (*path, key)
-        if not isinstance(values, dict):
-            raise self.fail(path, "must be a mapping with choice and a value")
-        units = [name for name in values if name != "choice"]
-        unit = str(values.get("choice") or (units[0] if len(units) == 1 else ""))
-        if unit not in values:
-            raise self.fail(
-                path, f"choice {printable(unit)!r} needs a value of this name"
-            )
-        value = number(values[unit])
-        if value is None or not 0 < value < 1e9:
-            raise self.fail((*path, unit), "must be a number above 0")
-        return unit, value, (*path, unit)
-
     def _bandwidth(
         self, physical: Mapping[str, Any], path: Path, link: InfraLink
     ) -> None:
-        unit, value, place = self._quantity(physical, path, "bandwidth")
+        unit, value, place = self.quantity(physical, path, "bandwidth")
         if unit == _TRANSFERS:
             link.transfers = value
         elif unit in _BANDWIDTHS:
@@ -252,7 +181,7 @@ class _File:
     def _latency(
         self, physical: Mapping[str, Any], path: Path, link: InfraLink
     ) -> None:
-        unit, value, place = self._quantity(physical, path, "latency")
+        unit, value, place = self.quantity(physical, path, "latency")
         if unit in ("ms", "us", "ns"):
             link.latency = f"{value:.12g}{unit}"
         elif unit:
@@ -371,7 +300,7 @@ class _File:
     ) -> list[str]:
         """Return the labels of an endpoint of the infrastructure."""
         end, place = self._endpoint(edge, at, key), (*at, key)
-        name, chosen = self._part(
+        name, chosen = self.part(
             self.text(end, place, "instance"), (*place, "instance")
         )
         if name not in counts:
@@ -382,7 +311,7 @@ class _File:
         component = self.text(end, place, "component")
         return [
             label
-            for index in self._chosen(chosen, count, (*place, "instance"))
+            for index in self.chosen(chosen, count, (*place, "instance"))
             for label in self._inner(
                 component, device, f"{name}.{index}", (*place, "component")
             )
@@ -392,7 +321,7 @@ class _File:
         """Return the labels of components of a device, such as ``cx5[0:2].port[0]``."""
         labels = [label]
         for part in text.split("."):
-            name, chosen = self._part(part, place)
+            name, chosen = self.part(part, place)
             at, parts = self.devices.get(device, ((), {}))
             row = next(
                 (
@@ -404,7 +333,7 @@ class _File:
             )
             if row is None:
                 return self._missing(place, device, name)
-            numbers = self._chosen(chosen, self.count(row, at), place)
+            numbers = self.chosen(chosen, self.count(row, at), place)
             labels = [
                 f"{one}.{name}.{index}" for one, index in product(labels, numbers)
             ]
@@ -427,35 +356,6 @@ class _File:
         if note not in self.graph.notes:
             self.graph.notes.append(note)
         return []
-
-    def _part(self, text: str, place: Path) -> tuple[str, str]:
-        match = _PART.fullmatch(text)
-        if match is None:
-            raise self.fail(
-                place,
-                f"{printable(text)!r}: must be a name with a slice, as xpu[0:4]",
-            )
-        return match[1], match[2] or ""
-
-    def _chosen(self, text: str, count: int, place: Path) -> range:
-        match = _SLICE.fullmatch(text)
-        if match is None:
-            raise self.fail(
-                place, f"[{printable(text)}]: must be an index or a slice"
-            )
-        if match[1] and not match[2]:
-            index = int(match[1])
-            if not 0 <= index < count:
-                raise self.fail(
-                    place, f"index {index} is not below the count of {count}"
-                )
-            return range(index, index + 1)
-        first, last = (int(word) if word else None for word in (match[1], match[3]))
-        if (last or 0) > count:
-            raise self.fail(
-                place, f"[{printable(text)}] exceeds the count of {count}"
-            )
-        return range(count)[slice(first, last, int(match[4] or 1))]
 
     def _join(
         self, edge: Mapping[str, Any], at: Path, one: list[str], two: list[str],
@@ -500,46 +400,26 @@ class _File:
         if not isinstance(notes, dict):
             raise self.fail(path, "must be a mapping with nodes, edges or links")
         for at, row in self.rows(notes, path, "nodes"):
-            pattern = self._pattern(self.text(row, at, "name"), (*at, "name"))
+            pattern = self.pattern(self.text(row, at, "name"), (*at, "name"))
             for label, node in self.graph.nodes.items():
                 if pattern.match(label):
-                    node.attributes |= self._attributes(row, at)
+                    node.attributes |= self.attributes(row, at)
         for at, row in self.rows(notes, path, "links"):
-            name, attributes = self.text(row, at, "name"), self._attributes(row, at)
+            name, attributes = self.text(row, at, "name"), self.attributes(row, at)
             for link in {id(e.link): e.link for e in self.graph.edges}.values():
                 if link.text.split(" ")[0] == name:
                     self._read_annotations(link, attributes, at)
         for at, row in self.rows(notes, path, "edges"):
             ends = [
-                self._pattern(self.text(row, at, key), (*at, key))
+                self.pattern(self.text(row, at, key), (*at, key))
                 for key in ("ep1", "ep2")
             ]
-            attributes = self._attributes(row, at)
+            attributes = self.attributes(row, at)
             for edge in self.graph.edges:
                 directions = ((edge.a, edge.b), (edge.b, edge.a))
                 if any(ends[0].match(a) and ends[1].match(b) for a, b in directions):
                     edge.link = replace(edge.link)
                     self._read_annotations(edge.link, attributes, at)
-
-    def _attributes(self, row: Mapping[str, Any], at: Path) -> dict[str, str]:
-        return {
-            self.text(item, place, "attribute"): str(item.get("value", ""))
-            for place, item in self.rows(row, at, "attributes")
-        }
-
-    def _pattern(self, text: str, place: Path) -> re.Pattern[str]:
-        """Return a pattern of the labels of ``host[0:2]xpu[0]`` or ``host.0.xpu.0`` and below."""
-        if "[" not in text:
-            return re.compile(re.escape(text) + r"(?=\.|$)")
-        parts = []
-        for name, chosen in re.findall(
-            r"(?<![^\[\].])([^\[\].]+)\[([^\[\]]*)\]", text
-        ):
-            numbers = "|".join(
-                map(str, self._chosen(chosen, MAX_NODES, place)[:4096])
-            )
-            parts.append(rf"{re.escape(name)}\.(?:{numbers})")
-        return re.compile(r"\.".join(parts) + r"(?=\.|$)")
 
     def _read_annotations(
         self, link: InfraLink, attributes: Mapping[str, str], at: Path

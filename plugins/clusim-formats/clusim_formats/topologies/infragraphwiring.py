@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,10 +49,10 @@ from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK
 from clusim_formats.topologies.infragraph import (
     InfraEdge,
-    InfraGraph,
     InfraNode,
     read_infrastructure,
 )
+from clusim_formats.topologies.infragraph_roles import InfraGraphRoles
 from clusim_formats.topologies.infragraphdump import (
     contract_passive,
     dump_infragraph,
@@ -62,16 +61,11 @@ from clusim_formats.topologies.infragraphdump import (
 _WRITTEN = re.compile(r"(?:^| )([0-9]{1,5}) x ([a-z0-9.-]{2,60})$")
 """Description of a link written by clusim: number of parallel links, and their type."""
 
-_NVSWITCH = re.compile(r"nv.?(?:link|l|switch|sw)|xgmi", re.IGNORECASE)
-_PCIE = re.compile(r"pci|plx", re.IGNORECASE)
 _GENERATION = re.compile(
     r"gen[ _-]?([3-6])|pcie?[ _-]?([3-6])\b|\b([3-6])\.0\b", re.IGNORECASE
 )
 _LANES = re.compile(r"\bx(1|2|4|8|16)\b")
 _INFINIBAND = re.compile(r"\bib\b|infiniband|[hnex]dr", re.IGNORECASE)
-_PREFIXES = {
-    "gpu": "gpu", "nvswitch": "nvswitch", "pcie": "pcie", "nic": "nic", "cpu": "cpu", "memory": "mem", "host": "host",
-}  # fmt: skip
 
 
 def read_infragraph(text: str, draft: Draft) -> None:
@@ -85,13 +79,7 @@ def dump(fabric: Fabric) -> str:
 
 
 @dataclass(slots=True)
-class _Reader:
-    graph: InfraGraph
-    draft: Draft
-    roles: dict[str, str] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    zones: dict[int, int] = field(default_factory=dict)
-    edges: list[InfraEdge] = field(default_factory=list)
+class _Reader(InfraGraphRoles):
     cpus: dict[str, Cpu] = field(default_factory=dict)
     adapters: dict[str, Adapter] = field(default_factory=dict)
 
@@ -101,136 +89,19 @@ class _Reader:
         draft.settings["description"] = "imported from an InfraGraph file"
         for where, value, why, settles in graph.notes:
             draft.assume(where, value, why, settles=settles)
-        self._find_roles()
+        self.find_roles()
         self.edges, notes = contract_passive(graph, self.roles)
         for where, why in notes:
             draft.assume(where, "ignored", why)
-        self._split_switches()
-        self._drop_control()
-        self._name()
+        self.split_switches()
+        self.drop_control()
+        self.name_nodes()
         for label in self.roles:
             self._node(label, graph.nodes[label])
         for edge in self.edges:
             self._link(edge)
         self._memories()
         self._usage()
-
-    # Roles of components.
-
-    def _find_roles(self) -> None:
-        machines = {
-            n.instance
-            for n in self.graph.nodes.values()
-            if n.kind in ("xpu", "host")
-        }
-        hosting = machines - {
-            n.instance for n in self.graph.nodes.values() if n.kind == "xpu"
-        }
-        computing = {n.device for n in self.graph.nodes.values() if n.kind == "xpu"}
-        for instance in sorted(machines):
-            self.zones[instance] = len(self.zones)
-        for label, node in self.graph.nodes.items():
-            role = self._role(label, node, node.instance in machines, computing)
-            among_hosts = node.instance in hosting and role in (
-                "switch",
-                "nvswitch",
-                "pcie",
-            )
-            self.roles[label] = "fabric" if among_hosts else role
-        if not machines:
-            raise self.draft.fail("no component with choice xpu, so no GPUs")
-
-    def _role(
-        self, label: str, node: InfraNode, machine: bool, computing: set[str]
-    ) -> str:
-        text = f"{node.name} {node.description}"
-        if node.kind in ("xpu", "nic", "memory", "host", "port"):
-            return {"xpu": "gpu"}.get(node.kind, node.kind)
-        if node.kind == "cpu":
-            inner = label.count(".") > 3 and node.device not in computing
-            return "nic" if machine and inner else "cpu" if machine else "network"
-        if node.kind == "switch" or _NVSWITCH.search(text):
-            if not machine:
-                return "network"
-            return (
-                "nvswitch"
-                if _NVSWITCH.search(text)
-                else "pcie"
-                if _PCIE.search(text)
-                else "switch"
-            )
-        return "custom"
-
-    def _split_switches(self) -> None:
-        """Classify unidentified switches: NVSwitches if joined only to GPUs and switches."""
-        neighbours: dict[str, set[str]] = defaultdict(set)
-        for edge in self.edges:
-            neighbours[edge.a].add(self.roles[edge.b])
-            neighbours[edge.b].add(self.roles[edge.a])
-        unclear = [label for label, role in self.roles.items() if role == "switch"]
-        for label in unclear:
-            alone = "gpu" in neighbours[label] and neighbours[label] <= {
-                "gpu",
-                "switch",
-            }
-            self.roles[label] = "nvswitch" if alone else "pcie"
-            kind = "an NVSwitch" if alone else "a PCIe switch"
-            self.draft.assume(
-                label, kind, "by its neighbours; not in its description"
-            )
-
-    def _drop_control(self) -> None:
-        """Drop links without data between GPUs, and the components that only these links join."""
-        data_edges = [edge for edge in self.edges if self._carries_data(edge)]
-        dropped = [label for edge in self.edges for label in (edge.a, edge.b)]
-        joined = {end for edge in data_edges for end in (edge.a, edge.b)}
-        if len(data_edges) < len(self.edges):
-            count = len(self.edges) - len(data_edges)
-            why = (
-                "NVSwitches on PCIe, or memory of GPUs: no path of data between GPUs"
-            )
-            self.draft.assume(f"{count} links", "ignored", why)
-        for label in dict.fromkeys(dropped):
-            if label not in joined and self.roles[label] not in ("gpu", "host"):
-                del self.roles[label]
-                self.draft.assume(label, "ignored", "no path of data leads to it")
-        self.edges = data_edges
-
-    def _carries_data(self, edge: InfraEdge) -> bool:
-        roles = {self.roles[edge.a], self.roles[edge.b]}
-        control = "nvswitch" in roles and not roles <= {
-            "gpu",
-            "nvswitch",
-            "network",
-            "fabric",
-        }
-        return not control and not ("memory" in roles and roles & {"gpu", "nic"})
-
-    def _name(self) -> None:
-        several_nodes = len(self.zones) > 1
-        counts: Counter[tuple[int, str]] = Counter()
-        for label, role in self.roles.items():
-            node = self.graph.nodes[label]
-            if role == "network":
-                owner = self.graph.instances[node.instance][0].replace(".", "")
-                parts = sum(
-                    1 for other, r in self.roles.items()
-                    if r == role and self.graph.nodes[other].instance == node.instance
-                )  # fmt: skip
-                name = (
-                    owner
-                    if parts == 1
-                    else f"{owner}.{node.name}{label.rpartition('.')[2]}"
-                )
-            else:
-                zone = self.zones.get(node.instance, 0)
-                prefix = _PREFIXES.get(role, node.name)
-                name = f"{prefix}{counts[zone, prefix]}"
-                counts[zone, prefix] += 1
-                name = f"n{zone}/{name}" if several_nodes else name
-            self.names[label] = re.sub(r"[^A-Za-z0-9_.:/@+-]", "_", name)[:60]
-
-    # Nodes.
 
     def _node(self, label: str, node: InfraNode) -> None:
         name, role = self.names[label], self.roles[label]

@@ -9,7 +9,7 @@ have the latency of a header. **Parameters**: the protocol's fixed cost and fenc
 from __future__ import annotations
 
 from clusim.collectives.entry import algorithm
-from clusim.schedule.builder import CollectiveWriter, Part
+from clusim.schedule.collective_writer import CollectiveWriter, Part
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
 

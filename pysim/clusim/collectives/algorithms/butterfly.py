@@ -17,7 +17,7 @@ from typing import Any
 
 from clusim.base.records import dataclass
 from clusim.collectives.entry import algorithm, in_turn
-from clusim.schedule.builder import CollectiveWriter, Part
+from clusim.schedule.collective_writer import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, Prim
 from clusim.topology.model import Fabric
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clusim.collectives.entry import algorithm, connect_ring
 from clusim.collectives.rings_and_trees import Ways, find_rings
-from clusim.schedule.builder import CollectiveWriter
+from clusim.schedule.collective_writer import CollectiveWriter
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
 

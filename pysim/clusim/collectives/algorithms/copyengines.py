@@ -18,7 +18,7 @@ from typing import Any, cast
 from clusim.base.errors import InputError
 from clusim.collectives.algorithms import loadstore
 from clusim.collectives.entry import algorithm
-from clusim.schedule.builder import CollectiveWriter, Part, ProgramFields
+from clusim.schedule.collective_writer import CollectiveWriter, Part, ProgramFields
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
 from clusim.topology.arrays import arrays_of

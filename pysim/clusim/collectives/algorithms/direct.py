@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusim.collectives.entry import algorithm, connect_all, in_turn
-from clusim.schedule.builder import CollectiveWriter, Part
+from clusim.schedule.collective_writer import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, Mode, Prim
 from clusim.topology.model import Fabric
 

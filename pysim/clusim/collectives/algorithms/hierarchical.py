@@ -17,7 +17,7 @@ from functools import partial
 from clusim.collectives.algorithms.direct import all_hops, reduce_arrivals
 from clusim.collectives.entry import algorithm
 from clusim.collectives.machines import even_layout
-from clusim.schedule.builder import CollectiveWriter, Part
+from clusim.schedule.collective_writer import CollectiveWriter, Part
 from clusim.schedule.ir import ABSENT, Prim
 from clusim.topology.model import Fabric
 

@@ -22,7 +22,7 @@ from typing import Any
 from clusim.base.records import dataclass
 from clusim.collectives.algorithms.direct import reduce_arrivals, reduce_in_order
 from clusim.collectives.entry import algorithm
-from clusim.schedule.builder import CollectiveWriter, Part
+from clusim.schedule.collective_writer import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
 from clusim.topology.model import Fabric

@@ -23,7 +23,7 @@ from clusim.collectives.algorithms.direct import (
     source_order,
 )
 from clusim.collectives.entry import algorithm
-from clusim.schedule.builder import CollectiveWriter
+from clusim.schedule.collective_writer import CollectiveWriter
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import MAX_SLOTS, Shape
 from clusim.topology.model import Fabric

@@ -21,7 +21,7 @@ from clusim.collectives.algorithms.nvls import (
     connect_switch,
 )
 from clusim.collectives.entry import connect_flags
-from clusim.schedule.builder import CollectiveWriter
+from clusim.schedule.collective_writer import CollectiveWriter
 from clusim.schedule.ir import CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import Shape
 from clusim.topology.model import Fabric

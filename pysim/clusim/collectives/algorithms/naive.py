@@ -14,7 +14,7 @@ from itertools import chain
 
 from clusim.collectives.algorithms.direct import Pairs, all_hops
 from clusim.collectives.entry import algorithm, message_shape
-from clusim.schedule.builder import CollectiveWriter
+from clusim.schedule.collective_writer import CollectiveWriter
 from clusim.schedule.ir import Buffer, Prim
 from clusim.topology.model import Fabric
 

@@ -24,7 +24,7 @@ from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.collectives.entry import algorithm, connect_flags
 from clusim.hardware.ctas import cta_figure
-from clusim.schedule.builder import CollectiveWriter, Part
+from clusim.schedule.collective_writer import CollectiveWriter, Part
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import Shape, nvls_warps
 from clusim.topology.arrays import arrays_of

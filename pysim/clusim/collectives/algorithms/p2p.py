@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from clusim.collectives.algorithms.direct import Pairs, all_hops
 from clusim.collectives.entry import algorithm
-from clusim.schedule.builder import CollectiveWriter
+from clusim.schedule.collective_writer import CollectiveWriter
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
 

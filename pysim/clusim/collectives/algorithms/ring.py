@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from clusim.collectives.entry import algorithm, chunk_prims, connect_ring, ring_shape
 from clusim.collectives.rings_and_trees import Ways, find_rings
-from clusim.schedule.builder import CollectiveWriter
+from clusim.schedule.collective_writer import CollectiveWriter
 from clusim.schedule.ir import Prim
 from clusim.topology.model import Fabric
 

@@ -24,7 +24,7 @@ from clusim.collectives.algorithms.nvls import (
     takes,
 )
 from clusim.collectives.machines import Layout, even_layout
-from clusim.schedule.builder import CollectiveWriter, Part
+from clusim.schedule.collective_writer import CollectiveWriter, Part
 from clusim.schedule.ir import Buffer, CollectiveCall, Prim
 from clusim.schedule.shapes import Shape, shape_of
 from clusim.topology.arrays import arrays_of

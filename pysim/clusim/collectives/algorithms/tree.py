@@ -16,7 +16,7 @@ from typing import NamedTuple
 from clusim.collectives.entry import algorithm, connect_tree
 from clusim.collectives.rings_and_trees import Tree, Ways, find_trees
 from clusim.hardware.ctas import cta_figure
-from clusim.schedule.builder import CollectiveWriter, Part, ProgramFields
+from clusim.schedule.collective_writer import CollectiveWriter, Part, ProgramFields
 from clusim.schedule.ir import CTA_WARPS, Buffer, CollectiveCall, Prim
 from clusim.schedule.shapes import Shape, shape_of
 from clusim.topology.model import Fabric

@@ -17,7 +17,8 @@ from clusim.base.terms.operations import (
     SCATTERING,
     find_operation,
 )
-from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, check_call
+from clusim.schedule.builder import ProgramBuilder
+from clusim.schedule.collective_writer import CollectiveWriter, check_call
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, Buffer, CollectiveCall, Task
 from clusim.schedule.shapes import shape_of

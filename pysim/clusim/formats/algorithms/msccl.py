@@ -39,7 +39,7 @@ from clusim.formats.algorithms.msccl_xml import (
     MscclStep,
     read_plan,
 )
-from clusim.schedule.builder import CollectiveWriter, Part
+from clusim.schedule.collective_writer import CollectiveWriter, Part
 from clusim.schedule.ir import ABSENT, Prim, Schedule
 from clusim.schedule.shapes import MAX_SLOTS
 from clusim.topology.model import Fabric

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -475,35 +475,3 @@ def _ranks(ranks: Sequence[int]) -> str:
     parts = format_ranges(ranks).split(",")
     listing = ",".join(parts[:12]) + (",..." if len(parts) > 12 else "")
     return ("rank " if len(ranks) == 1 else "ranks ") + listing
-
-
-def rings_of(
-    members: Iterable[Member], n_ranks: int, links: Iterable[tuple[int, ...]]
-) -> dict[int, list[int]]:
-    """Return the rings by channel, as rank 0 printed them or from all ranks' neighbours.
-
-    `links` has channel, previous rank, rank, and next rank.
-    """
-    rings: dict[int, list[int]] = {}
-    cut: set[int] = set()
-    for member in members:
-        rings |= {
-            c: order
-            for c, order in member.orders.items()
-            if c not in member.cut_orders
-        }
-        cut |= member.cut_orders
-    after: dict[int, dict[int, int]] = {}
-    for channel, before, rank, behind in links:
-        after.setdefault(channel, {})[rank] = behind
-        after[channel].setdefault(before, rank)
-    for channel, steps in after.items():
-        if channel in rings:
-            continue
-        ring, rank = [0], steps.get(0, NONE)
-        while rank not in (0, NONE) and len(ring) <= len(steps):
-            ring.append(rank)
-            rank = steps.get(rank, NONE)
-        if rank == 0 and len(ring) == n_ranks:
-            rings[channel] = ring
-    return dict(sorted(rings.items()))

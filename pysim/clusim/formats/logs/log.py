@@ -19,11 +19,7 @@ from numpy.typing import NDArray
 from clusim.base.errors import InputError
 from clusim.base.limits import pause_collector
 from clusim.formats.logs.columns import NONE, OwnedRows, Repeating
-from clusim.formats.logs.communicators import (
-    LoggedCommunicator,
-    find_communicators,
-    rings_of,
-)
+from clusim.formats.logs.communicators import LoggedCommunicator, find_communicators
 from clusim.formats.logs.infer_collective import LoggedRoute
 from clusim.formats.logs.line_reader import LineReader
 from clusim.formats.logs.operations import Columns, find_operations
@@ -418,3 +414,35 @@ def _name_runs(
         name = max(result, default=NONE)
         if len(result) == 1 and name >= 0 and not run.collective():
             run.test = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", facts.names[name]).lower()
+
+
+def rings_of(
+    members: Iterable[Member], n_ranks: int, links: Iterable[tuple[int, ...]]
+) -> dict[int, list[int]]:
+    """Return the rings by channel, as rank 0 printed them or from all ranks' neighbours.
+
+    `links` has channel, previous rank, rank, and next rank.
+    """
+    rings: dict[int, list[int]] = {}
+    cut: set[int] = set()
+    for member in members:
+        rings |= {
+            c: order
+            for c, order in member.orders.items()
+            if c not in member.cut_orders
+        }
+        cut |= member.cut_orders
+    after: dict[int, dict[int, int]] = {}
+    for channel, before, rank, behind in links:
+        after.setdefault(channel, {})[rank] = behind
+        after[channel].setdefault(before, rank)
+    for channel, steps in after.items():
+        if channel in rings:
+            continue
+        ring, rank = [0], steps.get(0, NONE)
+        while rank not in (0, NONE) and len(ring) <= len(steps):
+            ring.append(rank)
+            rank = steps.get(rank, NONE)
+        if rank == 0 and len(ring) == n_ranks:
+            rings[channel] = ring
+    return dict(sorted(rings.items()))

@@ -11,12 +11,13 @@ import numpy as np
 
 from clusim.base.json_schema import JsonObject
 from clusim.base.terms.dtypes import REDUCTIONS
-from clusim.formats.logs.anomalies import Anomaly, find_anomalies
+from clusim.formats.logs.anomalies import find_anomalies
 from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.operations import DATATYPES, alike
 from clusim.formats.logs.raw_log import LineKind, LoggedPattern, Member
+from clusim.formats.logs.system_anomalies import Anomaly
 from clusim.formats.logs.tables import TableRun
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from clusim.base.limits import MOST_RANKS
 from clusim.formats.recordings.jsonstream import integer, table_of, tables_of
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, PS_PER_US, Recording
+from clusim.formats.recordings.plugin_ranks import Owner
 from clusim.formats.recordings.plugincalls import (
     MOST_RECORDS,
-    Owner,
     PluginCall,
     PluginJob,
     integer_or_absent,

@@ -24,16 +24,18 @@ from clusim.base.terms.operations import (
     operation_starting,
 )
 from clusim.formats.recordings.jsonstream import integer
-from clusim.formats.recordings.kineto_trace import (
+from clusim.formats.recordings.kineto_arguments import (
     SIZES,
+    has_collective,
+    has_size,
+    operation_of,
+)
+from clusim.formats.recordings.kineto_trace import (
     HostCall,
     KinetoCall,
     Span,
     Trace,
     external,
-    has_collective,
-    has_size,
-    operation_of,
     ranks_in,
 )
 from clusim.formats.recordings.model import ABSENT, MOST_BYTES, Group, Recording

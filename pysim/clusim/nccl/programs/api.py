@@ -22,7 +22,8 @@ from clusim.nccl.graph import CollectivePayload
 from clusim.nccl.programs import heads, pat
 from clusim.nccl.programs.context import Context
 from clusim.nccl.programs.messages import emit_pattern
-from clusim.schedule.builder import CollectiveWriter, ProgramBuilder, Site
+from clusim.schedule.builder import ProgramBuilder, Site
+from clusim.schedule.collective_writer import CollectiveWriter
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT, CollectiveCall, Schedule
 from clusim.schedule.shapes import Shape, shape_of

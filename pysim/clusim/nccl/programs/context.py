@@ -16,9 +16,9 @@ from clusim.collectives.rings_and_trees import Ring, Tree, Ways
 from clusim.nccl.chunking import buffers
 from clusim.nccl.communicator import LOOPS_OVER_HEADS, Communicator, NcclPlan
 from clusim.nccl.connect import Channel
-from clusim.nccl.programs.messages import LONGEST, shape_of_message
+from clusim.nccl.programs.message_shapes import LONGEST, shape_of_message
 from clusim.nccl.transports import transport_of
-from clusim.schedule.builder import CollectiveWriter, Part, split
+from clusim.schedule.collective_writer import CollectiveWriter, Part, split
 from clusim.topology.arrays import arrays_of
 from clusim.topology.model import Fabric
 from clusim.topology.rails import Rails
@@ -34,7 +34,7 @@ class Context:
 
     Attributes
     ----------
-    writer : clusim.schedule.builder.CollectiveWriter
+    writer : clusim.schedule.collective_writer.CollectiveWriter
         Destination of the programs; positions are the ranks of `comm`.
     choice : clusim.nccl.NcclPlan
         Algorithm, protocol, channels and chunks.

@@ -28,7 +28,7 @@ from clusim.collectives.entry import hop_fields
 from clusim.collectives.rings_and_trees import Hop
 from clusim.nccl.connect import nvls_trees
 from clusim.nccl.programs.context import Context
-from clusim.schedule.builder import Part
+from clusim.schedule.collective_writer import Part
 from clusim.schedule.ir import ABSENT, Prim
 from clusim.schedule.shapes import nvls_warps
 

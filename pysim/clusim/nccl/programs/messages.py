@@ -23,26 +23,25 @@ from clusim.base.errors import InputError, ScheduleError
 from clusim.base.records import dataclass
 from clusim.hardware.ctas import cta_figure
 from clusim.nccl.communicator import Communicator
-from clusim.nccl.constants import since
 from clusim.nccl.graph import CollectivePayload
-from clusim.schedule.builder import CollectiveWriter, Part, Site
+from clusim.nccl.programs.message_shapes import (
+    KIB,
+    STEP,
+    early_ll,
+    message_parts,
+    shape_of_message,
+)
+from clusim.schedule.builder import Site
+from clusim.schedule.collective_writer import CollectiveWriter, Part
 from clusim.schedule.ir import ABSENT, MOST_PROGRAMS, CollectiveCall, Mode, Prim
 from clusim.schedule.shapes import Shape, shape_of
 from clusim.topology.model import Fabric
 
-KIB = 1024
 LANES = 8
 """Messages that share a CTA (``NCCL_MAX_DEV_WORK_P2P_PER_BATCH``)."""
 
-STEP = 512 * KIB
-LONGEST = 8 * STEP
-"""Size from which all messages are cut equally [bytes]."""
-
 LL_STEP = 64 * KIB
 """A step of LL's FIFO, flags included [bytes]."""
-
-LL_THRESHOLD = 16 * KIB
-"""Bytes per channel up to which messages inside a node use LL (``NCCL_P2P_LL_THRESHOLD``)."""
 
 SEND_WARPS, RECV_WARPS = 10, 9
 """Warps of the sides of the single message of a CTA: of 20 one stays over."""
@@ -51,7 +50,6 @@ WARPS = SEND_WARPS + RECV_WARPS
 
 PROGRAMS = 208
 """Programs of a rank that may run at once; with messages between nodes half, as proxies need room, too."""
-
 
 NIC_PROGRAMS = MOST_PROGRAMS // 2
 """Programs of GPUs that may send over one NIC at once, half the slots of an endpoint: some rails have more."""
@@ -142,82 +140,6 @@ def _first_channel(comm: Communicator, number: int) -> int:
     return _reversed_bits(number % comm.p2p_channels, bits)
 
 
-def message_parts(
-    comm: Communicator, num_bytes: int, step: int = STEP
-) -> tuple[int, int]:
-    """Return the number of parts of a message and the part size [bytes]; `step` is its FIFO step."""
-    nodes = comm.group.num_nodes
-    min_part = step // 2 if nodes > 1 else step // 8
-    max_part = step if nodes > 1 else step * 32
-    count = comm.p2p_per_peer
-    given_bytes, num_bytes = num_bytes, max(num_bytes, comm.p2p_least_bytes)
-    while count > 1 and count * comm.group.num_ranks > comm.p2p_channels:
-        count //= 2
-    part = max(min_part, -(-num_bytes // count))
-    while part > max_part and count <= comm.p2p_per_peer // 2:
-        count *= 2
-        part = -(-num_bytes // count)
-    part = -(-part // 512) * 512
-    count = max(1, -(-num_bytes // part))
-    return count, part if given_bytes == num_bytes else -(
-        -given_bytes // (count * 16)
-    ) * 16
-
-
-def message_class(comm: Communicator, fabric: Fabric, num_bytes: int) -> int:
-    """Return the least power of two cut like messages of `num_bytes`, on as many channels."""
-    result = 1 << max(0, num_bytes.bit_length() - 1)
-    cut = _cut(comm, fabric, num_bytes)
-    while result > 1 and _cut(comm, fabric, result // 2) == cut:
-        result //= 2
-    return result if _cut(comm, fabric, result) == cut else num_bytes
-
-
-def _cut(comm: Communicator, fabric: Fabric, num_bytes: int) -> tuple[Any, ...]:
-    shapes = [
-        shape_of_message(comm, fabric, num_bytes, same) for same in (True, False)
-    ]
-    return message_parts(comm, num_bytes)[0], shapes
-
-
-def _early_ll(comm: Communicator, num_bytes: int, same: bool) -> bool:
-    """Return True if a message uses LL and is cut for it, as in releases that choose the protocol first.
-
-    They use LL for all sizes that LL could carry on all channels of a pair; later ones cut for Simple, then count the
-    parts.
-    """
-    late = since(comm.version, "messages are cut for simple")
-    if late or not since(comm.version, "messages of ll by all channels"):
-        return False
-    return same and num_bytes <= comm.p2p_per_peer * LL_THRESHOLD
-
-
-def shape_of_message(
-    comm: Communicator, fabric: Fabric, num_bytes: int, same: bool
-) -> tuple[str, Shape]:
-    """Return the protocol of a message, inside a node if `same`, and how it is cut."""
-    channels = message_parts(comm, num_bytes)[0]
-    num_bytes = max(num_bytes, comm.p2p_least_bytes)
-    if _early_ll(comm, num_bytes, same) or (
-        same and num_bytes <= channels * LL_THRESHOLD
-    ):
-        return "ll", shape_of("ll", protocols=fabric.protocols)
-    base = shape_of("simple", protocols=fabric.protocols)
-    nvlink = same and comm.group.num_nodes == 1 and comm.group.nvlink_only
-    settings = comm.settings
-    chunk = settings.p2p_nvl_chunksize if nvlink else settings.p2p_pci_chunksize
-    chunk = chunk or (STEP if nvlink else 128 * KIB)
-    if not same:
-        chunk = settings.p2p_net_chunksize or 128 * KIB
-        if num_bytes < STEP:
-            chunk //= 4
-        elif num_bytes < LONGEST:
-            chunk //= 2
-    fifo = (settings.buffsize or base.slots * base.chunk_bytes) // base.slots
-    chunk = max(512, min(chunk, base.chunk_bytes, fifo) // 16 * 16)
-    return "simple", Shape(chunk, 1, base.slots, 1, 16)
-
-
 class _Writer:
     """Collects the programs of a launch: per rank and channel lanes of messages."""
 
@@ -259,7 +181,7 @@ class _Writer:
         number = self.round_of[message.src, message.dst]
         protocol, shape = self._shape(message)
         same = self._is_near(message)
-        early = _early_ll(self.comm, message.length, same)
+        early = early_ll(self.comm, message.length, same)
         count, size = message_parts(
             self.comm, message.length, LL_STEP if early else STEP
         )

@@ -15,7 +15,7 @@ from typing import Any
 from clusim.collectives.entry import hop_fields
 from clusim.collectives.rings_and_trees import Hop
 from clusim.nccl.programs.context import Context
-from clusim.schedule.builder import Part
+from clusim.schedule.collective_writer import Part
 from clusim.schedule.ir import Prim
 
 FLAG_SLOTS = (8, 64)

@@ -25,16 +25,9 @@ from clusim.engine.abi import WIRE_COUNTERS, FaultKind
 from clusim.results.bins import COLUMNS, Bins
 from clusim.results.diagnosis import Verdict
 from clusim.results.flows import FLOW_COLUMNS, NO_FLOWS, Flows
+from clusim.results.provenance import LaunchContext, Provenance
 from clusim.results.replicated import BLOCK_COLUMNS, BLOCK_TEXTS, BlockRows
-from clusim.results.result import (
-    LaunchContext,
-    Messages,
-    Provenance,
-    Result,
-    Tasks,
-    Wires,
-    mean_rates_Bps,
-)
+from clusim.results.result import Messages, Result, Tasks, Wires, mean_rates_Bps
 from clusim.results.resultjson import Call, InOrderNic
 from clusim.results.trace.held import BLOCK_ROWS, Records
 from clusim.results.trace.layout import (

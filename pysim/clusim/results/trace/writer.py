@@ -26,7 +26,8 @@ from clusim.base.errors import EnvironmentFailure, InputError
 from clusim.engine.abi import Engine
 from clusim.results.bins import COLUMNS, BinRecorder, Bins
 from clusim.results.flows import FLOW_COLUMNS, NO_FLOWS, Flows
-from clusim.results.result import Provenance, Result, Tasks, Wires
+from clusim.results.provenance import Provenance
+from clusim.results.result import Result, Tasks, Wires
 from clusim.results.resultjson import Call, InOrderNic
 from clusim.results.trace.journal import Journal
 from clusim.results.trace.layout import (

@@ -17,7 +17,7 @@ from typing import Any
 from clusim.base.errors import InputError
 from clusim.base.files import guard_inputs, replacing, text_of, write_csv
 from clusim.base.limits import read_text
-from clusim.studies.sweep.grid import Cell
+from clusim.studies.sweep.keys import Cell
 
 Row = dict[str, Cell]
 

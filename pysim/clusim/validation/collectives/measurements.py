@@ -305,9 +305,8 @@ def _uneven(curve: Sequence[Row]) -> Iterator[Row]:
     sizes = sorted(by_size)
     times = [median(row.time_us for row in by_size[size]) for size in sizes]
     for at, size in enumerate(sizes):
-        if any(
-            times[at] > SLOWER * later for later in times[at + 1 : at + 1 + SIZES]
-        ):
+        later = times[at + 1 : at + 1 + SIZES]
+        if any(times[at] > SLOWER * time for time in later):
             yield from by_size[size]
 
 

@@ -30,7 +30,7 @@ from clusim.validation.measured import (
     name_row,
     plain,
 )
-from clusim.validation.steps.cases import AS_SAID, framework_of
+from clusim.validation.steps.cases import framework_of
 from clusim.validation.steps.predict import (
     StepPoint,
     StepScore,
@@ -38,6 +38,7 @@ from clusim.validation.steps.predict import (
     step_groups,
     step_score,
 )
+from clusim.validation.steps.row_machines import AS_SAID
 from clusim.validation.steps.rows import StepRow
 
 

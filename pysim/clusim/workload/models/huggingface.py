@@ -14,7 +14,8 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.limits import json_problem, read_text
-from clusim.workload.models.transformer import Latent, Transformer
+from clusim.workload.models.transformer import Transformer
+from clusim.workload.models.transformer_sizes import Latent
 
 ALIASES = {
     "hidden": ("hidden_size", "n_embd", "d_model"),

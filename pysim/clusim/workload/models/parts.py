@@ -30,9 +30,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import NamedTuple
 
-from clusim.hardware.kernels.fused import Fused
 from clusim.workload.kernels import Gemm, Kernel
 from clusim.workload.layers import (
     SUMMED,
@@ -50,20 +48,6 @@ from clusim.workload.layers import (
     memory_kernel,
 )
 from clusim.workload.recipes import casts, gathered_bytes, input_bytes
-
-
-class Attention(NamedTuple):
-    """Attention of `rows` queries to `columns` keys per sample and head.
-
-    Sizes of queries (and keys) and of values.
-    """
-
-    heads: int
-    kv_heads: int
-    rows: int
-    columns: int
-    query: int
-    value: int
 
 
 def loss_gradients(logits: int, shard: Shard) -> int:
@@ -468,56 +452,6 @@ class Recorder:
     def finish(self, _name: str) -> None:
         """Wait for the last started communication."""
         self.pair([Wait(self._open)], [self._backward_start])
-
-    def flash(self, attention: Attention, *, causal: bool) -> None:
-        """Add fused attention.
-
-        Rows that are a part of the sequence are balanced under a causal mask: of 2n chunks rank i has chunks i
-        and 2n - 1 - i, which meet equally many keys on every rank. Masks of kernels are aligned at the last key;
-        with (columns + rows) / 2 keys they yield the same work.
-        """
-        batch = self.shard.batch
-        heads, kv, rows, columns, query, value = attention
-        full = 2 * batch * heads * rows * columns * (query + value)
-        done = full // 2 if causal else full
-        moved = (
-            batch
-            * (heads * rows + kv * columns)
-            * (query + value)
-            * self.element_bytes
-        )
-        met = (columns + rows) // 2 if causal else columns
-        shape = Fused(batch, heads, kv, rows, met, query, value, causal)
-        one = Kernel("attention", done, moved, fused=shape, useful=full)
-        two = Kernel(
-            "attention backward",
-            done * 5 // 2,
-            2 * moved,
-            fused=replace(shape, backward=True),
-            part="input",
-            useful=2 * full,
-        )
-        self.pair([one], [two])
-
-    def plain_attention(self, attention: Attention, *, dropout: bool) -> None:
-        """Add attention as separate kernels: scores, softmax, dropout, values."""
-        heads, _, rows, columns, query, value = attention
-        batch = self.shard.batch * heads
-        scores = batch * rows * columns
-        one = linear(
-            "scores", self.shard, Gemm(batch, rows, columns, query), inside="core"
-        )
-        self.pair([one[0]], [kernel.as_part("input") for kernel in one[1:]])
-        self.memory("softmax", scores, scores, 3 * scores, inside="core")
-        if dropout:
-            mask = scores / self.element_bytes
-            self.memory(
-                "dropout", scores, scores + mask, 2 * scores + mask, inside="core"
-            )
-        two = linear(
-            "values", self.shard, Gemm(batch, rows, value, columns), inside="core"
-        )
-        self.pair([two[0]], [kernel.as_part("input") for kernel in two[1:]])
 
     def _key(self, name: str) -> str:
         self._keys += 1

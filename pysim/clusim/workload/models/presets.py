@@ -39,7 +39,8 @@ from clusim.workload.layers import (
     memory_kernel,
 )
 from clusim.workload.models.parts import LayeredModel, Recorder, loss_gradients
-from clusim.workload.models.transformer import Latent, Transformer
+from clusim.workload.models.transformer import Transformer
+from clusim.workload.models.transformer_sizes import Latent
 from clusim.workload.models.vision import Perceptron, ResNet
 
 CRITEO = (

@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from clusim.base.errors import InputError
 from clusim.workload.kernels import Gemm, Part
 from clusim.workload.layers import (
     JOINED,
@@ -27,134 +26,15 @@ from clusim.workload.layers import (
     Tensor,
     memory_kernel,
 )
-from clusim.workload.models.parts import (
-    Attention,
-    LayeredModel,
-    Recorder,
-    loss_gradients,
-)
+from clusim.workload.models.attention import Attention, add_attention
+from clusim.workload.models.parts import Recorder, loss_gradients
+from clusim.workload.models.transformer_sizes import TransformerSizes
 from clusim.workload.recipes import input_bytes, output_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Latent:
-    """Multi-head latent attention (DeepSeek-V2, V3): projection ranks and head dimensions."""
-
-    q_rank: int
-    kv_rank: int
-    nope: int
-    rope: int
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class Transformer(LayeredModel):
-    """Transformer by its dimensions.
-
-    Attributes
-    ----------
-    kv_heads : int
-        Heads of keys and values.
-    intermediate : int
-        Inner size of the dense feed-forward block; `gated` blocks have three matrices.
-    positions : int
-        Learned positions; 0 is rotary.
-    experts, top_k, expert_size, shared_experts : int
-        Mixture of experts: number, experts per token, inner size, and experts shared by all tokens.
-    dense_layers : int
-        First layers that remain dense.
-    """
-
-    name: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    intermediate: int
-    vocab: int
-    gated: bool = True
-    bias: bool = False
-    tied: bool = False
-    causal: bool = True
-    positions: int = 0
-    segments: int = 0
-    pooler: bool = False
-    dropout: bool = False
-    qkv_bias: bool = False
-    experts: int = 0
-    top_k: int = 0
-    expert_size: int = 0
-    shared_experts: int = 0
-    dense_layers: int = 0
-    latent: Latent | None = None
-
-    unit = "tokens"
-
-    def samples(self, shard: Shard) -> int:
-        """Return the tokens of a microbatch."""
-        return shard.batch * shard.sequence
-
-    def check(self, shard: Shard) -> None:
-        """Raise `InputError` if the model or its partition is invalid."""
-        self.check_numbers()
-        shard.cut(self.heads, shard.tensor, "tensor parallelism: attention heads")
-        if self.kv_heads % shard.tensor and shard.tensor % self.kv_heads:
-            raise InputError(
-                f"tensor parallelism: {self.kv_heads} heads of keys and values cannot be cut into or copied to"
-                f" {shard.tensor} parts"
-            )
-        shard.cut(
-            self.vocab + -self.vocab % shard.tensor, shard.tensor, "vocabulary"
-        )
-        shard.cut(shard.sequence, shard.context * shard.tensor, "sequence length")
-        if shard.around == "ulysses" and shard.context > 1:
-            local_heads = self.heads // shard.tensor
-            shard.cut(
-                local_heads,
-                shard.context,
-                "context parallelism by ulysses: heads of a rank",
-            )
-            kv = self._local_heads(shard)[1]
-            if kv % shard.context and shard.context % kv:
-                raise InputError(
-                    f"context parallelism by ulysses: {kv} heads of keys and values of a rank cannot be cut into or"
-                    f" copied to {shard.context} parts"
-                )
-        if shard.expert > 1 and not self.experts:
-            raise InputError(
-                f"expert parallelism {shard.expert}: {self.name} has no experts"
-            )
-        if self.experts:
-            shard.cut(self.experts, shard.expert, "expert parallelism: experts")
-            shard.cut(
-                self.expert_size,
-                shard.tensor,
-                "tensor parallelism: inner size of an expert",
-            )
-        if self.intermediate:
-            shard.cut(
-                self.intermediate, shard.tensor, "tensor parallelism: inner size"
-            )
-        if self.positions and shard.sequence > self.positions:
-            raise InputError(
-                f"sequence {shard.sequence}: {self.name} has {self.positions} positions"
-            )
-
-    def check_numbers(self) -> None:
-        """Raise `InputError` for dimensions that contradict each other."""
-        if self.heads % self.kv_heads:
-            raise InputError(
-                f"{self.heads} attention heads cannot share {self.kv_heads} heads of keys and values"
-            )
-        if self.experts and not 1 <= self.top_k <= self.experts:
-            raise InputError(
-                f"top_k {self.top_k}: must be 1 to {self.experts}, the experts"
-            )
-        if self.dense_layers > self.layers:
-            raise InputError(
-                f"dense_layers {self.dense_layers}: the model has {self.layers} layers"
-            )
+class Transformer(TransformerSizes):
+    """Transformer by its dimensions."""
 
     def build(self, shard: Shard) -> list[Layer]:
         """Return the layers of a rank: embedding, blocks, head; equal blocks are one object."""
@@ -172,11 +52,6 @@ class Transformer(LayeredModel):
             result.append(block)
         return [*result, self._head(shard)]
 
-    def _norm(self, name: str) -> list[Tensor]:
-        return [Tensor(f"{name}.weight", self.hidden)] + [
-            Tensor(f"{name}.bias", self.hidden)
-        ] * self.bias
-
     def _embedding(self, shard: Shard) -> Layer:
         rec = Recorder(shard)
         rows = -(-self.vocab // shard.tensor)
@@ -189,7 +64,7 @@ class Transformer(LayeredModel):
             self.segments
         )
         if self.segments:
-            tensors += self._norm("embedding norm")
+            tensors += self.norm_tensors("embedding norm")
         rec.memory("embedding", size, size, 2 * size)
         rec.leave(size)
         kept_bytes = shard.local_tokens * self.hidden * self.dropout
@@ -209,7 +84,7 @@ class Transformer(LayeredModel):
         )
         e = shard.precision.bytes
         rec.norm("final norm", local)
-        tensors = [] if self.segments else self._norm("final norm")
+        tensors = [] if self.segments else self.norm_tensors("final norm")
         if self.pooler:
             tensors += [
                 Tensor("pooler", self.hidden * self.hidden),
@@ -252,13 +127,13 @@ class Transformer(LayeredModel):
         e, local = shard.precision.bytes, shard.local_tokens * self.hidden
         rec.norm("norm 1", local, forked=True)
         rec.module("layernorm", 0, self._normed_bytes(shard))
-        tensors = self._norm("norm 1") + self._attention(rec, shard)
+        tensors = self.norm_tensors("norm 1") + self._attention(rec, shard)
         kept_attention = self._residual(rec, shard)
         first = len(rec.forward)
         rec.norm("norm 2", local, forked=True)
         normed = e if moe else input_bytes(shard.precision)
         rec.module("layernorm", first, round(local * normed))
-        tensors += self._norm("norm 2")
+        tensors += self.norm_tensors("norm 2")
         first = len(rec.forward)
         feed = self._experts(rec, shard) if moe else self._feed_forward(rec, shard)
         rec.module("moe" if moe else "mlp", first, feed[1] - local * e)
@@ -293,8 +168,8 @@ class Transformer(LayeredModel):
     def _attention_kept(self, shard: Shard) -> int:
         """Return the kept tensors of attention except scores: input, Q, K, V and output [bytes]."""
         n = shard.tokens
-        heads, kv = self._local_heads(shard)
-        query, value = self._head_sizes()
+        heads, kv = self.local_heads(shard)
+        query, value = self.head_sizes()
         if shard.around == "ulysses" and shard.context > 1:
             kv = max(kv, shard.context)
         elements = heads * query + kv * (query + value)
@@ -320,7 +195,7 @@ class Transformer(LayeredModel):
 
     def _scores(self, shard: Shard) -> int:
         """Return the kept scores of attention: softmax, dropout and its mask [bytes]."""
-        heads, _ = self._local_heads(shard)
+        heads, _ = self.local_heads(shard)
         scores = (
             shard.batch * heads * (shard.sequence // shard.context) * shard.sequence
         )
@@ -330,20 +205,11 @@ class Transformer(LayeredModel):
             2 * shard.precision.bytes + 1 if self.dropout else shard.precision.bytes
         )
 
-    def _local_heads(self, shard: Shard) -> tuple[int, int]:
-        return self.heads // shard.tensor, max(1, self.kv_heads // shard.tensor)
-
-    def _head_sizes(self) -> tuple[int, int]:
-        """Return the size of a head of queries and keys, and of values."""
-        if self.latent is None:
-            return self.head_size, self.head_size
-        return self.latent.nope + self.latent.rope, self.latent.value
-
     def _attention(self, rec: Recorder, shard: Shard) -> list[Tensor]:
         """Write the projections and the attention core; return its parameters."""
         n, h = shard.tokens, self.hidden
-        heads, kv = self._local_heads(shard)
-        query, value = self._head_sizes()
+        heads, kv = self.local_heads(shard)
+        query, value = self.head_sizes()
         if self.latent is not None:
             tensors = self._latent_projections(rec, shard)
         else:
@@ -369,7 +235,7 @@ class Transformer(LayeredModel):
     def _latent_projections(self, rec: Recorder, shard: Shard) -> list[Tensor]:
         latent, n, h = self.latent, shard.tokens, self.hidden
         assert latent is not None
-        heads, _ = self._local_heads(shard)
+        heads, _ = self.local_heads(shard)
         up = (
             heads * (latent.nope + latent.rope),
             heads * (latent.nope + latent.value),
@@ -379,7 +245,7 @@ class Transformer(LayeredModel):
         first = len(rec.forward)
         rec.column("q up", n, up[0], latent.q_rank)
         rec.plain("kv up", n, up[1], latent.kv_rank)
-        query, value = self._head_sizes()
+        query, value = self.head_sizes()
         rec.module(
             "mla_up_proj",
             first,
@@ -396,7 +262,7 @@ class Transformer(LayeredModel):
 
     def _core(self, rec: Recorder, shard: Shard, heads: int, kv: int) -> None:
         """Write scores, softmax and values, fused or not, with context parallelism."""
-        query, value = self._head_sizes()
+        query, value = self.head_sizes()
         part, sequence, parts = (
             shard.sequence // shard.context,
             shard.sequence,
@@ -407,9 +273,7 @@ class Transformer(LayeredModel):
         if parts > 1 and shard.around == "all-gather":
             # Keys and values are gathered again for the backward pass, and their gradients scattered.
             rec.gather_keys(ring * parts)
-            self._attend(
-                rec, shard, Attention(heads, kv, part, sequence, query, value)
-            )
+            self._attend(rec, Attention(heads, kv, part, sequence, query, value))
             rec.gather_keys_again(ring * parts)
         elif parts > 1 and shard.around == "ulysses":
             # If a rank has fewer heads of keys than there are ranks, each head is sent to several.
@@ -425,23 +289,18 @@ class Transformer(LayeredModel):
                 query,
                 value,
             )
-            self._attend(rec, shard, attention)
+            self._attend(rec, attention)
             rec.swap("tokens", token * heads * value)
         else:
             for step in range(parts):
                 if step < parts - 1:
                     rec.start("context", "sendrecv", ring, 2 * ring, f"ring {step}")
-                self._attend(
-                    rec, shard, Attention(heads, kv, part, part, query, value)
-                )
+                self._attend(rec, Attention(heads, kv, part, part, query, value))
                 if step < parts - 1:
                     rec.finish(f"ring {step}")
 
-    def _attend(self, rec: Recorder, shard: Shard, attention: Attention) -> None:
-        if shard.flash:
-            rec.flash(attention, causal=self.causal)
-        else:
-            rec.plain_attention(attention, dropout=self.dropout)
+    def _attend(self, rec: Recorder, attention: Attention) -> None:
+        add_attention(rec, attention, causal=self.causal, dropout=self.dropout)
 
     def _feed_forward(self, rec: Recorder, shard: Shard) -> tuple[list[Tensor], int]:
         """Write the dense block; return its parameters and the bytes kept."""

@@ -19,7 +19,8 @@ from clusim.results.replicated import SUFFIX
 from clusim.workload.host import Issue
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Beside, Comm, Step
-from clusim.workload.parallel.emitter import Emitter, Exchange, Tails, dim_of
+from clusim.workload.parallel.emitter import Emitter
+from clusim.workload.parallel.exchanges import Exchange, Tails, dim_of
 from clusim.workload.parallel.fold import Alone, Folded, FoldedBlock
 from clusim.workload.parallel.volumes import Volume
 

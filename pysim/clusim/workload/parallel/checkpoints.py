@@ -30,11 +30,12 @@ from fractions import Fraction
 
 from clusim.base.json_schema import Round9
 from clusim.workload.host import TO_HOST, host_way
-from clusim.workload.parallel.emitter import Emitter, Tails
+from clusim.workload.parallel.emitter import Emitter
+from clusim.workload.parallel.exchanges import Tails
 from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.stages import COPY
 from clusim.workload.pipeline_schedules import Action
-from clusim.workload.spec import complain
+from clusim.workload.workload_file import complain
 
 MOST_TILES = 64
 """Most tiles of a step: more do not change its time."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from clusim.base.errors import InputError
 from clusim.collectives import ALGORITHMS
-from clusim.schedule.builder import CollectiveWriter, Part, ProgramBuilder
+from clusim.schedule.builder import ProgramBuilder
+from clusim.schedule.collective_writer import CollectiveWriter, Part
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import shape_of
 from clusim.topology.keys import did_you_mean
@@ -23,7 +24,8 @@ from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Recurrent, ResNet, Transformer
 from clusim.workload.parallel.volumes import spread
 from clusim.workload.pipeline_schedules import Crew, layout_of, order
-from clusim.workload.spec import Workload, complain
+from clusim.workload.spec import Workload
+from clusim.workload.workload_file import complain
 
 
 def expert_loads(

@@ -32,7 +32,8 @@ from typing import NamedTuple
 from clusim.workload.kernels import Kernel
 from clusim.workload.layers import Layer
 from clusim.workload.parallel.checkpoints import step_on_host
-from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
+from clusim.workload.parallel.emitter import Emitter
+from clusim.workload.parallel.exchanges import Exchange, Tails
 from clusim.workload.recipes import handed_bytes
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from clusim.base.errors import ClusimError, InputError
+from clusim.base.errors import InputError
 from clusim.topology.model import Fabric
+from clusim.workload.chips import chip_of
 from clusim.workload.host import HostTimes, host_of
-from clusim.workload.kernels import PRECISIONS, Chip, Precision, chip_of
+from clusim.workload.kernels import PRECISIONS, Chip, Precision
 from clusim.workload.layers import Layer, Shard
 from clusim.workload.memory import (
     ZERO,
@@ -22,20 +23,19 @@ from clusim.workload.memory import (
     process_memory,
     stage_memory,
 )
-from clusim.workload.mesh import DIMS, Mesh, placement, zones_of
+from clusim.workload.mesh import Mesh, placement, zones_of
 from clusim.workload.models import Dlrm, Model, Transformer, find_model, read_config
 from clusim.workload.parallel.checks import (
     check_checkpoints,
-    check_chunks,
     check_exchange,
     check_interleaving,
     check_kind,
     check_names,
-    check_servers,
     check_turns,
     check_weights,
     expert_loads,
 )
+from clusim.workload.parallel.layout import mesh_of
 from clusim.workload.parallel.stages import (
     COPY,
     Ground,
@@ -56,7 +56,8 @@ from clusim.workload.pipeline_schedules import (
     waves,
 )
 from clusim.workload.recipes import weight_bytes
-from clusim.workload.spec import ModelSpec, Workload, complain
+from clusim.workload.spec import ModelSpec, Workload
+from clusim.workload.workload_file import complain
 
 WHOLE = (
     "norm",
@@ -401,7 +402,7 @@ def make_plan(workload: Workload, fabric: Fabric) -> ParallelPlan:
     except InputError as error:
         raise complain(workload, ("model",), str(error)) from None
     precision = chip.precision
-    mesh, servers = _mesh(workload, fabric)
+    mesh, servers = mesh_of(workload, fabric)
     check_names(workload, fabric)
     check_checkpoints(workload, fabric)
     if workload.experts.pad and not workload.experts.capacity:
@@ -474,81 +475,6 @@ def _find_cause(workload: Workload, message: str) -> tuple[str, ...]:
     ):
         return ("recomputation",)
     return ("parallel",) if workload.parallel.model_fields_set else ("model",)
-
-
-def _mesh(workload: Workload, fabric: Fabric) -> tuple[Mesh, tuple[int, ...]]:
-    parallel, data = workload.parallel, workload.data
-    server_kind = data.kind == "parameter-server"
-    extra = data.servers if server_kind and not data.colocated else 0
-    model_size = parallel.tensor * parallel.context * parallel.pipeline
-    if server_kind and model_size > 1:
-        raise complain(
-            workload,
-            ("data", "kind"),
-            "parameter servers support data parallelism only",
-        )
-    check_servers(workload, fabric)
-    have = (
-        len(parallel.ranks)
-        if parallel.ranks is not None
-        else fabric.num_ranks - extra
-    )
-    replicas = parallel.data if parallel.data is not None else have // model_size
-    num_ranks = model_size * replicas
-    sizes = f"tensor {parallel.tensor} x context {parallel.context} x pipeline {parallel.pipeline}"
-    if parallel.data is None and (replicas < 1 or num_ranks != have):
-        raise complain(
-            workload,
-            ("parallel",),
-            f"{sizes} = {model_size} does not divide the {have} GPUs that are left for it",
-        )
-    if num_ranks + extra > fabric.num_ranks:
-        more = f" and {extra} servers" if extra else ""
-        message = f"{sizes} x data {replicas} = {num_ranks} GPUs{more}; {fabric.name} has {fabric.num_ranks}"
-        raise complain(workload, ("parallel",), message)
-    if parallel.ranks is None and num_ranks + extra < fabric.num_ranks:
-        more = f" and {extra} servers" if extra else ""
-        message = (
-            f"{sizes} x data {replicas} = {num_ranks} GPUs{more}, but {fabric.name} has {fabric.num_ranks}; omit"
-            " 'data' to use all GPUs, or list the GPUs in parallel.ranks"
-        )
-        raise complain(workload, ("parallel",), message)
-    check_chunks(workload)
-    if data.shard is not None and data.kind not in ZERO:
-        raise complain(
-            workload,
-            ("data", "shard"),
-            f"{data.kind} cuts no states; use one of {', '.join(ZERO)}",
-        )
-    if parallel.ranks and max(parallel.ranks) >= fabric.num_ranks:
-        raise complain(
-            workload,
-            ("parallel", "ranks"),
-            f"rank {max(parallel.ranks)}: {fabric.name} has 0..{fabric.num_ranks - 1}",
-        )
-    try:
-        mesh = Mesh(
-            parallel.tensor,
-            parallel.context,
-            replicas,
-            parallel.pipeline,
-            parallel.expert,
-            tuple(parallel.order) if parallel.order else DIMS,
-            tuple(parallel.ranks or ()),
-            shard=data.shard or 0,
-            norm=data.batchnorm,
-        )
-    except ClusimError as error:
-        word = str(error).partition(" ")[0]
-        place = ("data", word) if word in ("shard", "batchnorm") else ("parallel",)
-        raise complain(workload, place, str(error)) from None
-    if not server_kind:
-        return mesh, ()
-    if data.colocated:
-        return mesh, mesh.ranks[: data.servers]
-    return mesh, tuple(
-        rank for rank in range(fabric.num_ranks) if rank not in mesh.ranks
-    )[: data.servers]
 
 
 def _microbatches(workload: Workload, mesh: Mesh) -> int:

@@ -12,7 +12,8 @@ flat buffers.
 from __future__ import annotations
 
 from clusim.workload.parallel.data import DataParallel
-from clusim.workload.parallel.emitter import Emitter, Exchange, Tails
+from clusim.workload.parallel.emitter import Emitter
+from clusim.workload.parallel.exchanges import Exchange, Tails
 
 
 class Sharded(DataParallel):

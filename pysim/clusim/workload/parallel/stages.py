@@ -37,7 +37,8 @@ from clusim.workload.mesh import Mesh, zones_of
 from clusim.workload.models import Model, Transformer
 from clusim.workload.pipeline_schedules import Crew, StageLayout, layout_of
 from clusim.workload.recomputation import Recomputer
-from clusim.workload.spec import Workload, complain
+from clusim.workload.spec import Workload
+from clusim.workload.workload_file import complain
 
 
 class LayerCost(NamedTuple):
