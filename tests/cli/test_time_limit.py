@@ -106,7 +106,7 @@ def test_a_replay_prints_the_calls_that_are_done_and_fails(clusim: Clusim, tmp_p
 @pytest.mark.parametrize(
     ("words", "simulation"),
     [
-        (("run", "dgx-a100", "--size", "64KiB"), "clusim.simulation.reruns.simulate_inputs"),
+        (("run", "dgx-a100", "--size", "64KiB"), "clusim.simulation.diagnose.simulate_inputs"),
         (("replay", LOG, "dgx-h100", "--calls", 2), "clusim.replays.logged_job.LoggedJob.again"),
     ],
 )
@@ -154,7 +154,7 @@ def spin(*_args: object, **_options: object) -> None:
     [
         ("clusim_formats.recordings.simai.read", ("replay", SIMAI, "dgx-a100")),
         ("clusim.simulation.preparation.lower_on", ("run", "dgx-a100", "--size", "1MiB")),
-        ("clusim.simulation.preparation.to_image", ("traffic", "star:4", "--message", "4KiB")),
+        ("clusim.simulation.traffic_image.to_image", ("traffic", "star:4", "--message", "4KiB")),
         ("clusim.training.run.make_plan", ("train", "bert-allreduce")),
     ],
 )

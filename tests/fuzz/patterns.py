@@ -32,7 +32,7 @@ CPU_S = 10 if THOROUGH else 0.1
 SHORT = {
     "clusim.formats.logs.line_reader._SPEAKER": 64,
     "clusim.formats.logs.lines._BEFORE": 320,
-    "clusim.formats.recordings.chakra._FILE": 255,
+    "clusim.formats.recordings.chakra_files._FILE": 255,
     "clusim.topology.render._NUMBERED": 64,
     "clusim.lowering.faulttext._TAIL": 400,
 }

@@ -13,8 +13,15 @@ from clusim import topology
 from clusim.base.errors import ClusimError
 from clusim.base.units import parse_size
 from clusim.formats.topologies import import_text
-from clusim.hardware import GPUS, Identity, gpu_by_product, gpu_by_words, identify_gpu, unknown_gpu
-from clusim.hardware.product_names import FORM_WORDS, SIZE_TOLERANCE, VENDOR_WORDS
+from clusim.hardware import GPUS
+from clusim.hardware.identity import Identity, identify_gpu, unknown_gpu
+from clusim.hardware.product_names import (
+    FORM_WORDS,
+    SIZE_TOLERANCE,
+    VENDOR_WORDS,
+    gpu_by_product,
+    gpu_by_words,
+)
 
 NAMES = [
     (row["name"], row["chip"])

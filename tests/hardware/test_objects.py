@@ -13,19 +13,11 @@ import pytest
 
 from clusim import hardware, topology
 from clusim.base.errors import InputError
-from clusim.hardware import (
-    FAMILIES,
-    GPUS,
-    MARKS,
-    all_figures,
-    count_marks,
-    gpu,
-    gpu_by_product,
-    gpu_by_words,
-)
+from clusim.hardware import FAMILIES, GPUS, MARKS, all_figures, count_marks, gpu
 from clusim.hardware.catalog import _read_gpus
 from clusim.hardware.figures import Figure, assumed
 from clusim.hardware.gpu import FIGURES, gpu_of
+from clusim.hardware.product_names import gpu_by_product, gpu_by_words
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = ROOT / "pysim" / "clusim" / "hardware" / "gpus"

@@ -41,19 +41,11 @@ from clusim.hardware.frameworks import (
     Framework,
 )
 from clusim.hardware.gpu import Architecture, Gpu
-from clusim.hardware.identity import (
-    Identity,
-    identify_gpu,
-    named_gpu,
-    nearest_gpu,
-    unknown_gpu,
-)
 from clusim.hardware.links import GPU_FORMATS, GPU_LINKS, Switch, nccl_link_GBps
 from clusim.hardware.networks import NETWORK_FORMATS, NETWORK_LINKS
 from clusim.hardware.nic import RATE_CONTROLS, Nic, Pci, Transport
 from clusim.hardware.numa import DRAM_LINKS, MEMORY, NUMA_FORMATS, NUMA_LINKS
 from clusim.hardware.pcie import PCIE_FORMATS, PCIE_LINKS
-from clusim.hardware.product_names import gpu_by_product, gpu_by_words
 from clusim.hardware.protocols import CTA_SKEW, WINDOW
 
 __all__ = [
@@ -94,7 +86,6 @@ __all__ = [
     "Framework",
     "Gpu",
     "HostCosts",
-    "Identity",
     "Mark",
     "Nic",
     "Pci",
@@ -108,15 +99,9 @@ __all__ = [
     "gpu",
     "gpu_by_gfx",
     "gpu_by_pci",
-    "gpu_by_product",
-    "gpu_by_words",
-    "identify_gpu",
-    "named_gpu",
     "nccl_link_GBps",
-    "nearest_gpu",
     "stand_in",
     "stand_ins",
-    "unknown_gpu",
 ]
 
 _OTHERS: dict[str, Preset] = {"host": HOST, **MEMORY}

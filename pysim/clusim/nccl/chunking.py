@@ -228,6 +228,8 @@ def plan_chunks(cutting: Cutting, num_bytes: int, num_channels: int) -> Chunks:
     """
     algorithm, protocol, shape = cutting.algorithm, cutting.protocol, cutting.shape
     settings, fifo = cutting.settings, cutting.fifo
+    is_older = not since(cutting.version, "trees chunk as rings")
+    by_depth = settings.library is not None or is_older
     chunk, why = fifo.chunk_bytes, "a chunk of the FIFO"
     if algorithm is Algorithm.NVLS:
         chunk = min(chunk, shape.nvls.chunk_bytes)
@@ -265,14 +267,7 @@ def plan_chunks(cutting: Cutting, num_bytes: int, num_channels: int) -> Chunks:
         small = chunk
         while small * num_channels * 32 > num_bytes and small > 65536:
             small //= 2
-    elif (
-        algorithm is Algorithm.TREE
-        and protocol is Protocol.SIMPLE
-        and (
-            settings.library is not None
-            or not since(cutting.version, "trees chunk as rings")
-        )
-    ):
+    elif algorithm is Algorithm.TREE and protocol is Protocol.SIMPLE and by_depth:
         depth = (
             shape.num_ranks // shape.num_nodes
             - 1

@@ -330,24 +330,7 @@ def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
     for name, graph in data["graphs"].items():
         if graph["channels"]:
             yield f"  {name:<14} {graph['log_line']}"
-    counts = data["channels"]
-    yield "channels"
-    yield (
-        f"  {counts['coll']} ring channels (coll), {counts['nvls']} NVLS channels,"
-        f" {counts['p2p']} p2p channels, {counts['p2p_per_peer']} per peer"
-    )
-    if data["adapters"] and nodes > 1:
-        yield "NICs of a node"
-        for net in data["adapters"]:
-            first, last = net["fabric_nodes"][0], net["fabric_nodes"][-1]
-            which = first if first == last else f"{first}..{last}"
-            gpu_text = (
-                f"GPU {net['gpu']}" if net["gpu"] is not None else "no dedicated GPU"
-            )
-            yield f"  {net['name']:<7} {which:<18} {net['speed_GBps']:g} GB/s, next to {gpu_text}"
-    if data["plugin_env"]:
-        yield "set by the network plugin"
-        yield f"  {' '.join(data['plugin_env'])}"
+    yield from _channel_lines(data)
     yield "rings"
     yield from _group_texts([_order(ring, max_ranks) for ring in data["rings"]])
     yield "trees (root, and parent of each rank)"
@@ -360,6 +343,38 @@ def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
     yield ""
     yield from _cost_lines(data)
     yield ""
+    yield from _choice_lines(data)
+    yield from _symmetric_lines(data["symmetric"] or ())
+    for fault in data["faults"]:
+        yield f"fault: {fault}"
+    for note in data["notes"]:
+        yield f"note: {note}"
+
+
+def _channel_lines(data: ExplainJson) -> Iterator[str]:
+    """Yield the numbers of channels, the NICs of a node, and the variables of the network plugin."""
+    counts = data["channels"]
+    yield "channels"
+    yield (
+        f"  {counts['coll']} ring channels (coll), {counts['nvls']} NVLS channels,"
+        f" {counts['p2p']} p2p channels, {counts['p2p_per_peer']} per peer"
+    )
+    if data["adapters"] and data["num_nodes"] > 1:
+        yield "NICs of a node"
+        for net in data["adapters"]:
+            first, last = net["fabric_nodes"][0], net["fabric_nodes"][-1]
+            which = first if first == last else f"{first}..{last}"
+            gpu_text = (
+                f"GPU {net['gpu']}" if net["gpu"] is not None else "no dedicated GPU"
+            )
+            yield f"  {net['name']:<7} {which:<18} {net['speed_GBps']:g} GB/s, next to {gpu_text}"
+    if data["plugin_env"]:
+        yield "set by the network plugin"
+        yield f"  {' '.join(data['plugin_env'])}"
+
+
+def _choice_lines(data: ExplainJson) -> Iterator[str]:
+    """Yield the choices by size, with the limits of their channels, and the sizes at which they change."""
     yield f"choice by size (lowest time in {MODEL}, not simulated; next: second lowest)"
     titles = (
         "size",
@@ -385,11 +400,6 @@ def _lines(data: ExplainJson, max_ranks: int) -> Iterator[str]:
     yield "switch points"
     for point in data["switch_points"]:
         yield f"  from {point['from_bytes']:>11} B ({_size(point['from_bytes'])}): {point['choice']}"
-    yield from _symmetric_lines(data["symmetric"] or ())
-    for fault in data["faults"]:
-        yield f"fault: {fault}"
-    for note in data["notes"]:
-        yield f"note: {note}"
 
 
 def _symmetric_lines(rows: Sequence[SymmetricChoiceJson]) -> Iterator[str]:

@@ -160,8 +160,8 @@ class SimulatedCuda:
             self.library.clusim_set_stream(device, before)
 
 
-def stream_classes(cuda: SimulatedCuda) -> tuple[type, type]:
-    """Return the classes that replace ``torch.cuda.Stream`` and ``torch.cuda.Event``."""
+def _event_class(cuda: SimulatedCuda) -> type:
+    """Return the class that replaces ``torch.cuda.Event``."""
     clock = cuda.clock
 
     class Event:
@@ -196,7 +196,28 @@ def stream_classes(cuda: SimulatedCuda) -> tuple[type, type]:
             """Return the time to another event [ms]."""
             return (clock.end_of(other.mark) - clock.end_of(self.mark)) / 1e9
 
-    class Stream:
+    return Event
+
+
+class _NumberedStream:
+    """Stream by its number: streams with the same number are equal."""
+
+    stream_id: int
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _NumberedStream):
+            return False
+        return other.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return hash(self.stream_id)
+
+
+def _stream_class(cuda: SimulatedCuda, event_class: type) -> type:
+    """Return the class that replaces ``torch.cuda.Stream``."""
+    clock = cuda.clock
+
+    class Stream(_NumberedStream):
         """CUDA stream of the simulated device."""
 
         def __init__(
@@ -209,11 +230,8 @@ def stream_classes(cuda: SimulatedCuda) -> tuple[type, type]:
         ) -> None:
             self.stream_id = next(cuda.numbers) if stream_id is None else stream_id
             self.device = torch.device("cuda", cuda.device())
-            self.priority, self.device_index, self.device_type = (
-                priority,
-                cuda.device(),
-                1,
-            )
+            self.priority = priority
+            self.device_index, self.device_type = cuda.device(), 1
             self.cuda_stream = self.stream_id
 
         def wait_stream(self, other: Any) -> None:
@@ -226,7 +244,7 @@ def stream_classes(cuda: SimulatedCuda) -> tuple[type, type]:
 
         def record_event(self, event: Any = None) -> Any:
             """Return an event at the present place."""
-            event = event or Event()
+            event = event or event_class()
             event.record(self)
             return event
 
@@ -250,13 +268,7 @@ def stream_classes(cuda: SimulatedCuda) -> tuple[type, type]:
         def __exit__(self, *error: Any) -> None:
             self._context.__exit__(*error)
 
-        def __eq__(self, other: object) -> bool:
-            return isinstance(other, Stream) and other.stream_id == self.stream_id
-
-        def __hash__(self) -> int:
-            return hash(self.stream_id)
-
-    return Stream, Event
+    return Stream
 
 
 def _properties(gpu: Endpoint) -> Any:
@@ -272,14 +284,13 @@ def _properties(gpu: Endpoint) -> Any:
     )
 
 
-def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
-    """Replace the functions of ``torch.cuda`` and ``torch.accelerator``."""
-    module, clock, memory = torch.cuda, cuda.clock, cuda.memory
-    stream_class, event_class = stream_classes(cuda)
-    properties = _properties(cuda.gpu)
+def _nothing(*_given: Any, **_more: Any) -> None:
+    return None
 
-    def current_stream(_device: Any = None) -> Any:
-        return stream_class(stream_id=cuda.stream())
+
+def _device_functions(cuda: SimulatedCuda) -> dict[str, Any]:
+    """Return the functions about devices."""
+    properties = _properties(cuda.gpu)
 
     def set_device(device: Any) -> None:
         index = device if isinstance(device, int) else torch.device(device).index
@@ -287,6 +298,30 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
             raise RuntimeError("CUDA error: invalid device ordinal")
         if index is not None and index >= 0:
             cuda.library.clusim_set_device(index)
+
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: cuda.count,
+        "current_device": cuda.device,
+        "set_device": set_device,
+        "_exchange_device": lambda index: _exchange(cuda, index),
+        "_maybe_exchange_device": lambda index: _exchange(cuda, index),
+        "get_device_name": lambda device=None: properties.name,
+        "get_device_capability": lambda device=None: (
+            properties.major,
+            properties.minor,
+        ),
+        "get_device_properties": lambda device=None: properties,
+        "is_bf16_supported": lambda including_emulation=True: properties.major >= 8,
+        "can_device_access_peer": lambda device, peer: True,
+    }
+
+
+def _stream_functions(cuda: SimulatedCuda) -> dict[str, Any]:
+    """Return the classes and functions of streams, events and graphs."""
+    clock, event_class = cuda.clock, _event_class(cuda)
+    stream_class = _stream_class(cuda, event_class)
 
     @contextmanager
     def on_stream(stream: Any) -> Iterator[None]:
@@ -299,40 +334,25 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
     def set_stream(stream: Any) -> None:
         cuda.library.clusim_set_stream(cuda.device(), stream.stream_id)
 
-    def reset_peak(_device: Any = None) -> None:
-        memory.peak_bytes = memory.now_bytes
-
-    def state(_device: Any = None) -> torch.Tensor:
-        return torch.zeros(16, dtype=torch.uint8, device="cpu")
-
-    def nothing(*_given: Any, **_more: Any) -> None:
-        return None
-
-    profiling = types.SimpleNamespace(**dict.fromkeys(_PROFILING, lambda *given: 0))
-    replaced: dict[str, Any] = {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "device_count": lambda: cuda.count,
-        "current_device": cuda.device,
-        "set_device": set_device,
-        "_exchange_device": lambda index: _exchange(cuda, index),
-        "_maybe_exchange_device": lambda index: _exchange(cuda, index),
+    return {
         "synchronize": lambda device=None: clock.synchronise(),
         "Stream": stream_class,
         "Event": event_class,
-        "current_stream": current_stream,
+        "current_stream": lambda device=None: stream_class(stream_id=cuda.stream()),
         "default_stream": lambda device=None: stream_class(stream_id=DEFAULT_STREAM),
         **dict.fromkeys(("stream", "StreamContext"), on_stream),
         "set_stream": set_stream,
-        "get_device_name": lambda device=None: properties.name,
-        "get_device_capability": lambda device=None: (
-            properties.major,
-            properties.minor,
-        ),
-        "get_device_properties": lambda device=None: properties,
-        "is_bf16_supported": lambda including_emulation=True: properties.major >= 8,
         "is_current_stream_capturing": lambda: clock.captured is not None,
-        "can_device_access_peer": lambda device, peer: True,
+    }
+
+
+def _memory_functions(memory: DeviceMemory) -> dict[str, Any]:
+    """Return the functions about memory."""
+
+    def reset_peak(_device: Any = None) -> None:
+        memory.peak_bytes = memory.now_bytes
+
+    return {
         **dict.fromkeys(
             ("memory_allocated", "memory_reserved"),
             lambda device=None: memory.now_bytes,
@@ -349,19 +369,43 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
         "memory_summary": lambda *given, **more: (
             f"{memory.peak_bytes} bytes at the peak"
         ),
+    }
+
+
+def _random_functions(cuda: SimulatedCuda) -> dict[str, Any]:
+    """Return the functions about the state of random numbers."""
+
+    def state(_device: Any = None) -> torch.Tensor:
+        return torch.zeros(16, dtype=torch.uint8, device="cpu")
+
+    return {
         "get_rng_state": state,
         "get_rng_state_all": lambda: [state() for _ in range(cuda.count)],
         "initial_seed": lambda: 0,
-        **dict.fromkeys(_WITHOUT_EFFECT, nothing),
+    }
+
+
+def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
+    """Replace the functions of ``torch.cuda`` and ``torch.accelerator``."""
+    module, accelerator = torch.cuda, torch.accelerator
+    profiling = types.SimpleNamespace(**dict.fromkeys(_PROFILING, lambda *given: 0))
+    replaced = {
+        **_device_functions(cuda),
+        **_stream_functions(cuda),
+        **_memory_functions(cuda.memory),
+        **_random_functions(cuda),
+        **dict.fromkeys(_WITHOUT_EFFECT, _nothing),
         "cudart": lambda: profiling,
-        "check_error": nothing,
+        "check_error": _nothing,
     }
     for name, value in replaced.items():
         setattr(module, name, value)
     module.nccl.version = lambda: release
     module.nvtx._nvtx = profiling
-    module.profiler.check_error, module.profiler.cudart = nothing, replaced["cudart"]
-    accelerator = torch.accelerator
+    module.profiler.check_error, module.profiler.cudart = (
+        _nothing,
+        replaced["cudart"],
+    )
     for name in (
         *("is_available", "device_count", "synchronize", "current_stream"),
         *("memory_allocated", "max_memory_allocated"),
@@ -370,14 +414,12 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
     accelerator.current_accelerator = lambda check_available=False: torch.device(
         "cuda"
     )
-    accelerator.current_device_index, accelerator.set_device_index = (
-        cuda.device,
-        set_device,
-    )
+    accelerator.current_device_index = cuda.device
+    accelerator.set_device_index = replaced["set_device"]
     torch.backends.cuda.is_built = lambda: True
     # It delays the reuse of memory, which is not simulated; FSDP calls the method outside the dispatch of operators.
-    torch.Tensor.record_stream = nothing
-    _watch_storages(memory)
+    torch.Tensor.record_stream = _nothing
+    _watch_storages(cuda.memory)
 
 
 def _exchange(cuda: SimulatedCuda, index: int) -> int:

@@ -114,9 +114,8 @@ class SimulatedGroups:
         )
         functional = func.namespace == "_c10d_functional"
         if name == "_wrap_tensor_autograd":
-            return AsyncCollectiveTensor(
-                args[0]
-            )  # waits for the tensor itself, when it is used
+            # It waits for the tensor itself, when it is used.
+            return AsyncCollectiveTensor(args[0])
         if name == "wait_tensor":
             self._wait_for(args[0])
             return args[0]
@@ -127,11 +126,8 @@ class SimulatedGroups:
         operation = {"send": "send", "recv_": "recv"}.get(name) or operation_of(name)
         if not operation:
             return NotImplemented
-        tensors = [
-            leaf
-            for leaf in tree_leaves((args, kwargs))
-            if isinstance(leaf, torch.Tensor)
-        ]
+        leaves = tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if any(tensor.layout is not torch.strided for tensor in tensors):
             raise InputError(
                 f"{name} of sparse tensors: NCCL moves dense tensors only; use sparse=False, and sparse gradients"
@@ -218,13 +214,11 @@ class SimulatedGroups:
             None if call.operation == "recv" else [self._value(t) for t in sources]
         )
         moved = MovedCall(
-            *(
-                call.operation,
-                call.redop,
-                call.ranks.index(self.rank),
-                call.root,
-                len(sources),
-            ),
+            call.operation,
+            call.redop,
+            call.ranks.index(self.rank),
+            call.root,
+            len(sources),
             tuple(given.get("input_split_sizes") or ()),
         )
         present = [] if values is None else [v for v in values if v is not None]
@@ -240,9 +234,8 @@ class SimulatedGroups:
         if written and (
             captures or written[0] is not (sources[0] if sources else None)
         ):
-            self.operators.known.forget(
-                [t for t in written if isinstance(t, FakeTensor)]
-            )
+            simulated = [t for t in written if isinstance(t, FakeTensor)]
+            self.operators.known.forget(simulated)
         # Values of other ranks are requested only if they may determine a result.
         arrives = (
             self.data is not None

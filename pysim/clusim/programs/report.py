@@ -229,78 +229,77 @@ class ProgramRun(JsonObject):
 
     def report(self) -> str:
         """Return the report as text."""
-        lines = [
-            f"{self.ranks} ranks on {self.system}; {_running(self)}",
-            "",
-            *_summary(self),
+        parts = [
+            [f"{self.ranks} ranks on {self.system}; {_running(self)}"],
+            _summary(self),
+            _call_lines(self),
+            _kernel_lines(self),
+            _other_lines(self),
         ]
-        if self.calls:
-            rows = [("operation", "ranks", "calls", "bytes", "time alone")] + [
-                (
-                    c.operation,
-                    str(c.ranks),
-                    str(c.count),
-                    format_size(c.bytes),
-                    "-" if self.untimed else format_time(c.time_ps),
-                )
-                for c in self.calls
-            ]
-            lines += [
-                "",
-                "communication",
-                *text_table("  {:<..}  {:>..}  {:>..}  {:>..}  {:>..}", rows),
-            ]
-        if self.kernels:
-            total = sum(k.time_ps for k in self.kernels)
-            listed = [
-                k
-                for at, k in enumerate(self.kernels)
-                if at < MOST_ROWS or not k.measured
-            ]
-            kernels = [("operator", "kernels", "time", "share")] + [
-                (
-                    k.operator + ("" if k.measured else " *"),
-                    str(k.count),
-                    format_time(k.time_ps),
-                    f"{k.time_ps / max(1, total):.1%}",
-                )
-                for k in listed
-            ]
-            lines += [
-                "",
-                "kernels",
-                *text_table("  {:<..}  {:>..}  {:>..}  {:>..}", kernels),
-            ]
-            if len(self.kernels) > len(listed):
-                lines.append(
-                    f"  {len(self.kernels) - len(listed)} more operators: --json"
-                )
-        if self.others:
-            representatives = [
-                ("rank", "represents", "time", "kernels", "memory", "messages")
-            ] + [
-                (
-                    str(r.rank),
-                    str(r.represents),
-                    format_time(r.time_ps),
-                    format_time(r.kernel_ps),
-                    format_size(r.peak_bytes),
-                    str(
-                        sum(
-                            c.count
-                            for c in r.calls
-                            if c.operation in ("send", "recv")
-                        )
-                    ),
-                )
-                for r in self.others
-            ]
-            lines += [
-                "",
-                "other ranks",
-                *text_table("  {:<..}" + "  {:>..}" * 5, representatives),
-            ]
-        return "\n".join([*lines, *_notes(self)])
+        text = "\n\n".join("\n".join(lines) for lines in parts if lines)
+        return "\n".join([text, *_notes(self)])
+
+
+def _call_lines(run: ProgramRun) -> list[str]:
+    if not run.calls:
+        return []
+    rows = [("operation", "ranks", "calls", "bytes", "time alone")]
+    rows += [
+        (
+            call.operation,
+            str(call.ranks),
+            str(call.count),
+            format_size(call.bytes),
+            "-" if run.untimed else format_time(call.time_ps),
+        )
+        for call in run.calls
+    ]
+    layout = "  {:<..}  {:>..}  {:>..}  {:>..}  {:>..}"
+    return ["communication", *text_table(layout, rows)]
+
+
+def _kernel_lines(run: ProgramRun) -> list[str]:
+    if not run.kernels:
+        return []
+    total_ps = sum(kernel.time_ps for kernel in run.kernels)
+    listed = [
+        kernel
+        for at, kernel in enumerate(run.kernels)
+        if at < MOST_ROWS or not kernel.measured
+    ]
+    rows = [("operator", "kernels", "time", "share")]
+    rows += [
+        (
+            kernel.operator + ("" if kernel.measured else " *"),
+            str(kernel.count),
+            format_time(kernel.time_ps),
+            f"{kernel.time_ps / max(1, total_ps):.1%}",
+        )
+        for kernel in listed
+    ]
+    lines = ["kernels", *text_table("  {:<..}  {:>..}  {:>..}  {:>..}", rows)]
+    if len(run.kernels) > len(listed):
+        lines.append(f"  {len(run.kernels) - len(listed)} more operators: --json")
+    return lines
+
+
+def _other_lines(run: ProgramRun) -> list[str]:
+    if not run.others:
+        return []
+    rows = [("rank", "represents", "time", "kernels", "memory", "messages")]
+    for rank in run.others:
+        messages = (c.count for c in rank.calls if c.operation in ("send", "recv"))
+        rows.append(
+            (
+                str(rank.rank),
+                str(rank.represents),
+                format_time(rank.time_ps),
+                format_time(rank.kernel_ps),
+                format_size(rank.peak_bytes),
+                str(sum(messages)),
+            )
+        )
+    return ["other ranks", *text_table("  {:<..}" + "  {:>..}" * 5, rows)]
 
 
 def run_of(

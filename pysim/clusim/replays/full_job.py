@@ -130,36 +130,14 @@ def replay_recording(
         *recording.assumed,
         *placed.notes,
         *_notes(placed.fabric, request),
-    ]
-    results.notes += [
         *assumed,
         *placed.idle_notes(dict(request.env), _distinct_calls(recording)),
-    ]
-    results.notes += [
-        f"{count} x {note}" for note, count in translation.notes.items()
+        *(f"{count} x {note}" for note, count in translation.notes.items()),
     ]
     spans = _spans(recording, translation, result, recorded=recorded)
     comparison: dict[Key, list[_Span]] = {}
     if request.other is not None and result.unfinished is None:
-        second = _on(request.setup(request.other, version, request.env), recording)
-        try:
-            untraced = replace(options, trace_out=None)
-            moved, outcome = _run(
-                recording, request, untraced, second, recorded=False
-            )
-            if outcome.unfinished is not None:
-                raise outcome.unfinished.limit_error(
-                    f"the replay on {second.placed.fabric.name}"
-                )
-            comparison = _spans(recording, moved, outcome, recorded=False)
-            results.other, results.other_total_ps = (
-                second.placed.fabric.name,
-                outcome.time_ps,
-            )
-            results.notes += second.placed.notes
-        except TimeLimitReached:
-            why = f"{options.watch.words}, reached on {second.placed.fabric.name}"
-            results.unfinished = Unfinished(why, 1.0, result.time_ps)
+        comparison = _time_on_other(results, recording, request, options, version)
     _fill(results, recording, spans, comparison, placed)
     if any(event.kind == "compute" for event in recording.events):
         results.compute_ps = _compute(recording, translation, result)
@@ -169,15 +147,43 @@ def replay_recording(
     if result.provenance.error_bound != 0:
         results.notes.append(f"granularity: {result.provenance.granularity_note}")
     numbers = {number for unit in translation.units for number in unit.operations}
-    results.recorded_ps = _recorded_ps(
-        [recording.events[number] for number in sorted(numbers)]
-    )
-    busy = result.wires.counters["busy_ps"].tolist()
-    top = sorted(
-        zip(result.wires.names, busy, strict=True), key=lambda row: -row[1]
-    )[:5]
-    results.wires = [(name, ps / max(1, result.time_ps)) for name, ps in top if ps]
+    events = [recording.events[number] for number in sorted(numbers)]
+    results.recorded_ps = _recorded_ps(events)
+    results.wires = _busiest_wires(result)
     return results
+
+
+def _time_on_other(
+    results: Replay,
+    recording: Recording,
+    request: ReplayRequest,
+    options: RunOptions,
+    version: str,
+) -> dict[Key, list[_Span]]:
+    """Replay on the other system; return the spans of its calls, none if the limit of time ends it."""
+    assert request.other is not None
+    second = _on(request.setup(request.other, version, request.env), recording)
+    untraced, name = replace(options, trace_out=None), second.placed.fabric.name
+    try:
+        moved, outcome = _run(recording, request, untraced, second, recorded=False)
+        if outcome.unfinished is not None:
+            raise outcome.unfinished.limit_error(f"the replay on {name}")
+    except TimeLimitReached:
+        why = f"{options.watch.words}, reached on {name}"
+        results.unfinished = Unfinished(why, 1.0, results.total_ps)
+        return {}
+    results.other, results.other_total_ps = name, outcome.time_ps
+    results.notes += second.placed.notes
+    return _spans(recording, moved, outcome, recorded=False)
+
+
+def _busiest_wires(result: Result) -> list[tuple[str, float]]:
+    """Return the busiest wires of a run, and their utilisation."""
+    busy = result.wires.counters["busy_ps"].tolist()
+    rows = sorted(
+        zip(result.wires.names, busy, strict=True), key=lambda row: -row[1]
+    )
+    return [(name, ps / max(1, result.time_ps)) for name, ps in rows[:5] if ps]
 
 
 def _run(

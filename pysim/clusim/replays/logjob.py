@@ -301,7 +301,6 @@ def _time_all(
             other_calls.append(other_time)
         for name, busy_ps in timed.busy:
             busy[name] += busy_ps * counts[number]
-        built = job.built(call.comm)
         logged = job.log.communicators[call.comm]
         replay.calls.append(
             CallResult(
@@ -314,16 +313,9 @@ def _time_all(
                 timed.granularity, timed.verdict,
             )
         )  # fmt: skip
-        comm = comms.setdefault(
-            call.comm,
-            CommResult(
-                call.comm,
-                logged.n_ranks,
-                built.comm.group.num_nodes,
-                built.comm.num_channels,
-                built.used,
-            ),
-        )
+        if call.comm not in comms:
+            comms[call.comm] = _comm_result(job, call.comm)
+        comm = comms[call.comm]
         comm.calls += counts[number]
         comm.time_ps += timed.time_ps * counts[number]
         comm.other_ps += (
@@ -341,6 +333,18 @@ def _time_all(
     replay.wires = [
         (name, ps / max(1, replay.total_ps)) for name, ps in busy.most_common(5)
     ]
+
+
+def _comm_result(job: LoggedJob, number: int) -> CommResult:
+    """Return the result of a communicator, without calls."""
+    built = job.built(number)
+    return CommResult(
+        number,
+        job.log.communicators[number].n_ranks,
+        built.comm.group.num_nodes,
+        built.comm.num_channels,
+        built.used,
+    )
 
 
 def _add_total(

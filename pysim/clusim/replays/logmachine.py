@@ -16,7 +16,8 @@ from clusim.formats.logs.jobranks import JobRanks
 from clusim.formats.logs.raw_log import Member
 from clusim.formats.topologies.common import Imported
 from clusim.formats.topologies.nccl_print import read_print
-from clusim.hardware import Gpu, gpu_by_product
+from clusim.hardware import Gpu
+from clusim.hardware.product_names import gpu_by_product
 from clusim.nccl import Version
 from clusim.nccl.constants import nvlink_GBps
 from clusim.nccl.system import System

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from clusim.base.errors import InputError, one_line
 from clusim.formats.logs import Log
 from clusim.formats.logs.jobranks import JobRanks
-from clusim.hardware import GPUS, gpu_by_product, unknown_gpu
+from clusim.hardware import GPUS
+from clusim.hardware.identity import unknown_gpu
+from clusim.hardware.product_names import gpu_by_product
 from clusim.nccl.constants import FEATURES, LATEST, OLDEST, Version, nvlink_GBps
 from clusim.topology.cluster_names import Traits, machine_traits
 

@@ -162,16 +162,7 @@ def _open_trace(
 def run_job(job: Job, options: RunOptions) -> Result:
     """Run to the end; after any error the trace is closed with its data so far."""
     checker = None if job.verified is None else Checker(job.verified)
-    if options.bins < 2:
-        raise InputError(f"bins {options.bins}: must be at least 2")
-    if options.threads is not None and options.threads < 1:
-        raise InputError(f"threads {options.threads}: must be at least 1")
-    if options.trace_primitives and options.trace_out is None:
-        raise InputError("trace primitives: need a trace; add --trace-out FILE")
-    if options.trace_limit_bytes < LEAST_TRACE_BYTES:
-        raise InputError(
-            f"trace limit {options.trace_limit_bytes} B: must be at least {LEAST_TRACE_BYTES >> 10} KiB"
-        )
+    _check_options(options)
     max_records = _most_records(job, options)
     store = _slice_store(job, options)
     keep = checker is not None or max_records > 0 or store is not None
@@ -224,6 +215,19 @@ def run_job(job: Job, options: RunOptions) -> Result:
     else:
         trace.abandon(session.engine.now_ps, session.engine, recorder)
     return result
+
+
+def _check_options(options: RunOptions) -> None:
+    if options.bins < 2:
+        raise InputError(f"bins {options.bins}: must be at least 2")
+    if options.threads is not None and options.threads < 1:
+        raise InputError(f"threads {options.threads}: must be at least 1")
+    if options.trace_primitives and options.trace_out is None:
+        raise InputError("trace primitives: need a trace; add --trace-out FILE")
+    if options.trace_limit_bytes < LEAST_TRACE_BYTES:
+        raise InputError(
+            f"trace limit {options.trace_limit_bytes} B: must be at least {LEAST_TRACE_BYTES >> 10} KiB"
+        )
 
 
 def _recorder(job: Job, options: RunOptions) -> BinRecorder:

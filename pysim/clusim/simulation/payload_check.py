@@ -17,7 +17,6 @@ from clusim.results.bins import BinRecorder
 from clusim.schedule import Schedule
 from clusim.schedule.iteration import iter_slices
 from clusim.topology.arrays import arrays_of
-from clusim.topology.deadlock import check_deadlock
 from clusim.topology.model import Fabric
 
 MOST_NAMED = 3
@@ -74,6 +73,8 @@ def undelivered_error(fabric: Fabric, engine: Engine) -> DeadlockError:
 
 def _circle_remedy(fabric: Fabric) -> str:
     """Return the key that breaks a circle of waiting buffers on a topology; empty without a circle."""
+    from clusim.topology.deadlock import check_deadlock
+
     warnings = [
         item.what
         for item in check_deadlock(arrays_of(fabric))

@@ -33,7 +33,6 @@ from clusim.simulation.payload_check import (
 from clusim.simulation.plan import Plan, lower_on, plan
 from clusim.simulation.request import AnyRequest, ScheduleRequest, TrafficRequest
 from clusim.simulation.session import Session
-from clusim.simulation.traffic_image import grain_of, to_image
 from clusim.topology import FabricArrays
 from clusim.topology.arrays import arrays_of
 from clusim.topology.pcie_paths import redirect_peers
@@ -110,6 +109,8 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
 
 def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
     """Draw the messages of synthetic traffic and lower them onto its fabric."""
+    from clusim.simulation.traffic_image import grain_of, to_image
+
     options.watch.begins("the fabric is built")
     fabric, traffic = redirect_peers(request.setup.fabric), request.traffic
     options.watch.begins("messages are drawn")

@@ -183,24 +183,24 @@ def check_policy(
         PolicyLaw(f"incast of {senders}, reaction", int(reacts), 1, "", reacts, why)
     )
     progress(f"engines on {networks} networks")
-    different = [
-        seed for seed in range(networks) if not _equal(checked, random.Random(seed))
-    ]
-    equal, note = (
-        networks - len(different),
-        f"network {different[0]}" if different else "",
-    )
-    laws.append(
-        PolicyLaw(
-            "engines, equal networks", equal, networks, "", not different, note
-        )
-    )
+    laws.append(_equal_engines(checked, networks))
     progress("threads")
     prints = {run(incast, threads=threads).fingerprint for threads in (1, 2, 4)}
     laws.append(
         PolicyLaw("threads 1, 2, 4, results", len(prints), 1, "", len(prints) == 1)
     )
     return PolicyCheck(name, system.name, [*find_policy(name).functions], laws)
+
+
+def _equal_engines(checked: str, networks: int) -> PolicyLaw:
+    """Return the law that both engines run a policy equally on random networks."""
+    different = [
+        seed for seed in range(networks) if not _equal(checked, random.Random(seed))
+    ]
+    equal = networks - len(different)
+    note = f"network {different[0]}" if different else ""
+    law = "engines, equal networks"
+    return PolicyLaw(law, equal, networks, "", not different, note)
 
 
 def _at_least(law: str, value: float, limit: float) -> PolicyLaw:

@@ -68,32 +68,14 @@ def assemble(
     problems.raise_if_any()
     if topology.routing == "dimension-order":
         links = order_links(links)
-    if topology.p2p is None:
-        state.sources["p2p"] = str(P2P[architecture])
-    if topology.window is None:
-        state.sources["window"] = str(WINDOW)
-    if topology.cta_skew is None:
-        state.sources["cta_skew"] = str(CTA_SKEW)
-    skew: Any = (
-        topology.cta_skew
-        if topology.cta_skew is not None
-        else parse_time(str(value_of(CTA_SKEW)))
-    )
-    window: Any = (
-        topology.window
-        if topology.window is not None
-        else parse_size(str(value_of(WINDOW)))
-    )
-    p2p: Any = topology.p2p or P2P[architecture].value
+    figures = _usual_figures(topology, state, architecture)
     return Fabric(
         name=topology.name or "custom",
         nodes=tuple(nodes),
         links=tuple(links),
         formats=formats,
         num_vcs=topology.vcs,
-        p2p=p2p,
-        window_bytes=window,
-        cta_skew_ps=skew,
+        **figures,
         protocols=protocols,
         channels=topology.channels or {"default": _default_channels(nodes, links)},
         ring_orders=rings,
@@ -116,6 +98,30 @@ def assemble(
         sources={**topology.sources, **state.sources},
         source_text=source_text,
     )
+
+
+def _usual_figures(
+    topology: Topology, state: Catalogue, architecture: str
+) -> dict[str, Any]:
+    """Return P2P method, window and CTA skew, with the sources of those that a description omits."""
+    if topology.p2p is None:
+        state.sources["p2p"] = str(P2P[architecture])
+    if topology.window is None:
+        state.sources["window"] = str(WINDOW)
+    if topology.cta_skew is None:
+        state.sources["cta_skew"] = str(CTA_SKEW)
+    skew: Any = (
+        topology.cta_skew
+        if topology.cta_skew is not None
+        else parse_time(str(value_of(CTA_SKEW)))
+    )
+    window: Any = (
+        topology.window
+        if topology.window is not None
+        else parse_size(str(value_of(WINDOW)))
+    )
+    p2p: Any = topology.p2p or P2P[architecture].value
+    return {"p2p": p2p, "window_bytes": window, "cta_skew_ps": skew}
 
 
 def forwarding_of(

@@ -51,11 +51,11 @@ from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import TrainingResult
 from clusim.training.saved_step import SavedStep
 from clusim.training.steady import is_free, simulated_steps
-from clusim.training.step_timing import StepTiming
+from clusim.training.step_timing import StepTiming, busiest_wires, busy_links
 from clusim.training.switches import sharing, switching
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
-from clusim.workload.parallel.fold import FoldedBlock, Folder, block_rows, by_kind
+from clusim.workload.parallel.fold import FoldedBlock, Folder, block_rows
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from clusim.workload.spec import Workload
 
@@ -114,7 +114,6 @@ def block_tasks(
 
 MOST_ROUNDS = 4
 """Runs with ever fewer replicated blocks, before everything is simulated."""
-
 
 MOST_MESSAGES = 4096
 """Overlapped messages between stages in a step, up to which all are written; more are replicated."""
@@ -423,7 +422,7 @@ class _Steps:
         number = (
             affordable_trials(run) if confirm is None else None if confirm else 0
         )
-        links = _busy_links(run)
+        links = busy_links(run)
         return provable_step(
             self.asked, result, links, _as_timed(self.options), number
         )
@@ -483,7 +482,7 @@ def _evaluate(
         ranks=run.rows,
         memory=memory,
         traffic=emitter.traffic,
-        wires=_wires(run),
+        wires=busiest_wires(run),
         fold=run.fold,
         result=result,
         executed_flops=emitter.flops // len(run.ends),
@@ -496,30 +495,3 @@ def _evaluate(
         if steady and is_free(plan)
         else [],
     )
-
-
-def _busy_links(run: StepTiming) -> list[str]:
-    """Return the link classes that carry traffic."""
-    busy = {wire for block, _ in by_kind(run.blocks) for wire in block.wires}
-    wires = run.result.wires
-    rows = zip(
-        wires.names, wires.classes, wires.counters["busy_ps"].tolist(), strict=True
-    )
-    return sorted({kind_of(name) for wire, name, ps in rows if ps or wire in busy})
-
-
-def _wires(run: StepTiming, count: int = 5) -> list[tuple[str, float]]:
-    """Return the busiest wires, replicated blocks included, and their utilisation."""
-    names = run.result.wires.names
-    busy = dict(
-        zip(names, run.result.wires.counters["busy_ps"].tolist(), strict=True)
-    )
-    for block, repeated in by_kind(run.blocks):
-        for wire, busy_ps in zip(
-            block.wires, block.done.busy_ps.tolist(), strict=True
-        ):
-            busy[wire] += busy_ps * len(repeated)
-    top = sorted(busy.items(), key=lambda item: -item[1])[:count]
-    return [
-        (name, value / max(1, run.result.time_ps)) for name, value in top if value
-    ]

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 
+from clusim.base.terms.links import kind_of
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.training.breakdown import Breakdown, Spans, spans_of
 from clusim.training.expected import expected_text
+from clusim.training.full_wire import full_wire
 from clusim.training.headline import headline_rows
 from clusim.training.proof import BlockState, FoldReport, fold_report, states
 from clusim.training.steady import (
@@ -23,13 +25,12 @@ from clusim.training.steady import (
 from clusim.training.step_diagnosis import (
     Culprits,
     StepSpans,
-    full_wire,
     heavy_stage,
     server_waits,
     slow_ranks,
     step_verdict,
 )
-from clusim.workload.parallel.fold import FoldedBlock
+from clusim.workload.parallel.fold import FoldedBlock, by_kind
 from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import ParallelPlan
 
@@ -193,3 +194,30 @@ class StepTiming:
             idle = server_waits(self.schedule, times, self.step, servers)
         bubble = "" if slow else heavy_stage(self.rows, self.plan.mesh)
         return Culprits(slow, wire, bubble, idle, not self.free)
+
+
+def busy_links(run: StepTiming) -> list[str]:
+    """Return the link classes that carry traffic."""
+    busy = {wire for block, _ in by_kind(run.blocks) for wire in block.wires}
+    wires = run.result.wires
+    rows = zip(
+        wires.names, wires.classes, wires.counters["busy_ps"].tolist(), strict=True
+    )
+    return sorted({kind_of(name) for wire, name, ps in rows if ps or wire in busy})
+
+
+def busiest_wires(run: StepTiming, count: int = 5) -> list[tuple[str, float]]:
+    """Return the busiest wires, replicated blocks included, and their utilisation."""
+    names = run.result.wires.names
+    busy = dict(
+        zip(names, run.result.wires.counters["busy_ps"].tolist(), strict=True)
+    )
+    for block, repeated in by_kind(run.blocks):
+        for wire, busy_ps in zip(
+            block.wires, block.done.busy_ps.tolist(), strict=True
+        ):
+            busy[wire] += busy_ps * len(repeated)
+    top = sorted(busy.items(), key=lambda item: -item[1])[:count]
+    return [
+        (name, value / max(1, run.result.time_ps)) for name, value in top if value
+    ]

@@ -404,9 +404,8 @@ def stage_memory(
         Memory of the chip [bytes]; 0 is unknown.
     """
     zero, data, expert_data = keeping.zero, keeping.data, keeping.expert_data
-    tensors = [
-        tensor for chunk in chunks for layer in chunk for tensor in layer.tensors
-    ]
+    layers = [layer for chunk in chunks for layer in chunk]
+    tensors = [tensor for layer in layers for tensor in layer.tensors]
 
     def spread(cut: bool, size: Callable[[Tensor], float]) -> float:
         """Return the sum of a size over all tensors; with `cut` a rank has a part of each."""

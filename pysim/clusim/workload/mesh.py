@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -15,6 +15,24 @@ from clusim.topology.model import Fabric
 
 DIMS = ("tensor", "context", "data", "pipeline")
 """Dimensions, the fastest first, as in Megatron-LM. Experts are spread over neighbours in context and data."""
+
+
+def _split_in_order(
+    groups: Iterable[tuple[int, ...]], size: int
+) -> list[tuple[int, ...]]:
+    """Split groups into parts of `size` consecutive ranks."""
+    return [
+        group[low : low + size]
+        for group in groups
+        for low in range(0, len(group), size)
+    ]
+
+
+def _split_by_stride(
+    groups: Iterable[tuple[int, ...]], stride: int
+) -> list[tuple[int, ...]]:
+    """Split groups into `stride` parts, each of every `stride`-th rank."""
+    return [group[low::stride] for group in groups for low in range(stride)]
 
 
 @dataclass(frozen=True)
@@ -150,45 +168,27 @@ class Mesh(JsonObject):
                 for i in t
             ]
         replicas = [
-            [
+            tuple(
                 at(tensor=i, context=j, data=k, pipeline=pipeline)
                 for k in d
                 for j in c
-            ]
+            )
             for i in t
         ]
         if dim == "replica":
-            return [tuple(group) for group in replicas]
+            return replicas
         if dim == "norm":
-            size = self.norm
-            return [
-                tuple(group[i : i + size])
-                for group in replicas
-                for i in range(0, len(group), size)
-            ]
+            return _split_in_order(replicas, self.norm)
         if dim == "expert":
-            return [
-                tuple(group[low : low + e])
-                for group in replicas
-                for low in range(0, len(group), e)
-            ]
+            return _split_in_order(replicas, e)
         if dim == "expert_replica":
-            return [tuple(group[low::e]) for group in replicas for low in range(e)]
+            return _split_by_stride(replicas, e)
         if dim in ("shard", "expert_shard", "copy", "expert_copy"):
             expert = dim.startswith("expert")
             size = self.expert_shards if expert else self.shards
-            replica_groups = self.groups(
-                "expert_replica" if expert else "replica", pipeline
-            )
-            if dim.endswith("shard"):
-                return [
-                    group[low : low + size]
-                    for group in replica_groups
-                    for low in range(0, len(group), size)
-                ]
-            return [
-                group[low::size] for group in replica_groups for low in range(size)
-            ]
+            kind = "expert_replica" if expert else "replica"
+            split = _split_in_order if dim.endswith("shard") else _split_by_stride
+            return split(self.groups(kind, pipeline), size)
         raise InputError(f"dimension {dim!r}: unknown")
 
     def coupled_ranks(self, pipeline: int) -> list[tuple[int, ...]]:

@@ -24,7 +24,8 @@ from clusim.formats.topologies.presets import (
     product_chip,
     unnamed_chip,
 )
-from clusim.hardware import LINKS, gpu, gpu_by_product
+from clusim.hardware import LINKS, gpu
+from clusim.hardware.product_names import gpu_by_product
 from clusim.topology.graph import known_data
 from clusim_formats.topologies.graph_text import (
     Attributes,

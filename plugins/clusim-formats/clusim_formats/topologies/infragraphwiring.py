@@ -42,9 +42,9 @@ from clusim.hardware import (
     USUAL_SWITCHES,
     Cpu,
     Gpu,
-    gpu_by_words,
 )
 from clusim.hardware.pcie import x16_rate
+from clusim.hardware.product_names import gpu_by_words
 from clusim.topology.model import Fabric
 from clusim.topology.node import NETWORK
 from clusim_formats.topologies.infragraph import (

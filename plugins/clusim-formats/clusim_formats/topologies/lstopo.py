@@ -27,7 +27,7 @@ from clusim.formats.topologies.identify import (
     bus_id,
 )
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.hardware import named_gpu
+from clusim.hardware.identity import named_gpu
 
 _DOCTYPE = re.compile(
     r"\A(\ufeff?\s*(?:<\?xml[^>]{0,200}\?>\s*)?)<!DOCTYPE\s+topology\s+SYSTEM\s+\"hwloc2?\.dtd\"\s*>"

@@ -176,9 +176,8 @@ def _draw_rows(
 ) -> Picture:
     levels: dict[int, list[int]] = {}
     for row in rows:
-        levels.setdefault(row.level, []).extend(
-            node for cell in row.cells for node in cell
-        )
+        for cell in row.cells:
+            levels.setdefault(row.level, []).extend(cell)
     clustered = zones != [""]
     lowest = set(levels[min(levels)])
     hanging = any(neighbours[node] & lowest for node in lowest)
@@ -225,14 +224,16 @@ def _draw_rows(
         for i, zone in enumerate(zones)
     ) if clustered else ()  # fmt: skip
     titles = [
-        (
-            common_prefix([own_name(machine.nodes[n]) for n in nodes])
-            or machine.kinds[nodes[0]],
-            y_of[level],
-        )
+        (_level_title(machine, nodes), y_of[level])
         for level, nodes in sorted(levels.items())
     ]
     return finish(machine, BoxLayout(height, placed, titles, arc=ARC, frames=frames))
+
+
+def _level_title(machine: DrawnMachine, nodes: list[int]) -> str:
+    """Return the common start of the names of a level's graph nodes, or their kind."""
+    prefix = common_prefix([own_name(machine.nodes[n]) for n in nodes])
+    return prefix or machine.kinds[nodes[0]]
 
 
 def _preferred_x(

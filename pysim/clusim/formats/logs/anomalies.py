@@ -29,7 +29,7 @@ from clusim.formats.logs.system_anomalies import (
     transport_anomalies,
 )
 from clusim.formats.logs.tables import TableRun
-from clusim.hardware import gpu_by_product
+from clusim.hardware.product_names import gpu_by_product
 
 CONTRADICTION = "ranks contradict"
 """Kind of anomalies: lines about ranks that contradict each other."""

@@ -330,18 +330,7 @@ def _communicator(log: Log, communicator: LoggedCommunicator) -> LoggedCommJson:
         parent=communicator.parent,
         color=communicator.color,
         hosts=communicator.hosts,
-        ranks=[
-            LoggedRankJson(
-                rank,
-                communicator.host_of.get(rank, ""),
-                f"{communicator.bus_of[rank]:x}"
-                if rank in communicator.bus_of
-                else "",
-                communicator.gpu_of.get(rank, ""),
-                rank in communicator.members,
-            )
-            for rank in sorted({*communicator.host_of, *communicator.members})
-        ],
+        ranks=_ranks(communicator),
         channels=channels_of(members),
         ring_channels=max((m.channel_total for m in members), default=NONE),
         rings={
@@ -375,6 +364,19 @@ def _communicator(log: Log, communicator: LoggedCommunicator) -> LoggedCommJson:
         ended=dict(Counter(m.ended for m in members if m.ended)),
         assumed=communicator.assumed,
     )
+
+
+def _ranks(communicator: LoggedCommunicator) -> list[LoggedRankJson]:
+    return [
+        LoggedRankJson(
+            rank,
+            communicator.host_of.get(rank, ""),
+            f"{communicator.bus_of[rank]:x}" if rank in communicator.bus_of else "",
+            communicator.gpu_of.get(rank, ""),
+            rank in communicator.members,
+        )
+        for rank in sorted({*communicator.host_of, *communicator.members})
+    ]
 
 
 def search_of(members: list[Member]) -> list[LoggedPattern]:

@@ -11,7 +11,8 @@ from clusim.formats.logs.columns import NONE
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Log
 from clusim.formats.logs.raw_log import Member
-from clusim.hardware import gpu_by_product, nccl_link_GBps
+from clusim.hardware import nccl_link_GBps
+from clusim.hardware.product_names import gpu_by_product
 
 
 @dataclass(frozen=True, slots=True)

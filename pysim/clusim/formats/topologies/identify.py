@@ -20,19 +20,10 @@ from typing import Any, Final, TypeVar
 from clusim.base.errors import InputError
 from clusim.base.limits import fail, printable
 from clusim.base.records import dataclass
-from clusim.hardware import (
-    ADAPTER_IDS,
-    PROCESSORS,
-    Cpu,
-    Gpu,
-    Identity,
-    gpu_by_words,
-    identify_gpu,
-    named_gpu,
-    stand_ins,
-)
-from clusim.hardware.identity import CHOOSE
+from clusim.hardware import ADAPTER_IDS, PROCESSORS, Cpu, Gpu, stand_ins
+from clusim.hardware.identity import CHOOSE, Identity, identify_gpu, named_gpu
 from clusim.hardware.pcie import GENERATIONS
+from clusim.hardware.product_names import gpu_by_words
 
 _T = TypeVar("_T")
 

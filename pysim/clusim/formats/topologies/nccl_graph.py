@@ -27,7 +27,8 @@ from clusim.formats.topologies.identify import (
     switch_above,
 )
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.hardware import GPUS, Gpu, gpu_by_words, nccl_link_GBps, stand_ins
+from clusim.hardware import GPUS, Gpu, nccl_link_GBps, stand_ins
+from clusim.hardware.product_names import gpu_by_words
 
 RING = 4
 """The ``pattern`` of rings."""

@@ -26,12 +26,11 @@ from clusim.hardware import (
     Cpu,
     Gpu,
     gpu,
-    gpu_by_product,
-    gpu_by_words,
     stand_in,
-    unknown_gpu,
 )
+from clusim.hardware.identity import unknown_gpu
 from clusim.hardware.networks import USUAL_LINKS
+from clusim.hardware.product_names import gpu_by_product, gpu_by_words
 from clusim.topology.keys import did_you_mean
 
 

@@ -31,7 +31,7 @@ from clusim.formats.topologies.identify import (
     halves,
 )
 from clusim.formats.topologies.wiring import wire_machine
-from clusim.hardware import gpu_by_product
+from clusim.hardware.product_names import gpu_by_product
 
 LEVELS = {"PIX": 1, "PSB": 1, "PXB": 2, "PHB": 3, "NODE": 4, "SYS": 5, "SOC": 5}
 """PCIe distance of two devices, by its word."""

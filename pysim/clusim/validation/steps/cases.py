@@ -120,14 +120,17 @@ def case_of(row: StepRow) -> StepCase:
         notes.append(
             f"framework {row.framework[:40]!r}: issued as PyTorch's assumed"
         )
+    return StepCase(row, machines, nodes, _workload_of(spec), tuple(notes))
+
+
+def _workload_of(spec: dict[str, Any]) -> Workload:
+    """Return a workload; raise `InputError` with the first key that is invalid."""
     try:
-        workload = Workload.model_validate(spec)
+        return Workload.model_validate(spec)
     except ValidationError as error:
         result = error.errors(include_url=False)[0]
-        raise InputError(
-            f"{'.'.join(map(str, result['loc']))}: {result['msg'].lower()}"
-        ) from None
-    return StepCase(row, machines, nodes, workload, tuple(notes))
+        key = ".".join(map(str, result["loc"]))
+        raise InputError(f"{key}: {result['msg'].lower()}") from None
 
 
 _TENSOR_OVERLAP = re.compile(r"\bTP(?:, \w+)*(?: and \w+)? overlap on\b")

@@ -11,7 +11,8 @@ import yaml
 
 from clusim.base.errors import InputError
 from clusim.base.units import parse_size
-from clusim.hardware import GPUS, Gpu, gpu_by_words
+from clusim.hardware import GPUS, Gpu
+from clusim.hardware.product_names import gpu_by_words
 from clusim.simulation.setup import Setup, loaded
 from clusim.topology import Fabric, loads
 from clusim.topology.loading import join_nodes

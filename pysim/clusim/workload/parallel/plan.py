@@ -413,9 +413,8 @@ def make_plan(workload: Workload, fabric: Fabric) -> ParallelPlan:
     check_weights(workload)
     microbatches = _microbatches(workload, mesh) * workload.pipeline.pieces
     machines = check_exchange(workload, mesh, fabric, model)
-    shard = shard_of(
-        workload, mesh, precision, deepep_of(workload, fabric, machines)
-    )
+    deepep = deepep_of(workload, fabric, machines)
+    shard = shard_of(workload, mesh, precision, deepep)
     optimizer = find_optimizer(
         workload.optimizer,
         precision,
@@ -426,12 +425,8 @@ def make_plan(workload: Workload, fabric: Fabric) -> ParallelPlan:
         layers = model.build(shard)
         layers = moving(layers, workload, shard, optimizer, microbatches)
         chip = replace(chip, eager=shard.eager, adds=adds_up(workload, optimizer))
-        crew, stages = stages_of(
-            workload,
-            model,
-            layers,
-            Ground(chip, fabric, mesh, optimizer.sum_bytes, microbatches),
-        )
+        ground = Ground(chip, fabric, mesh, optimizer.sum_bytes, microbatches)
+        crew, stages = stages_of(workload, model, layers, ground)
     except InputError as error:
         raise complain(
             workload, _find_cause(workload, str(error)), str(error)

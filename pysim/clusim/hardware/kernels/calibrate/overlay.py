@@ -27,7 +27,7 @@ import numpy as np
 
 from clusim.base.errors import InputError
 from clusim.base.units import parse_rate
-from clusim.hardware import Gpu, gpu, gpu_by_product
+from clusim.hardware import Gpu, gpu
 from clusim.hardware.kernels.calibrate.fit import (
     KNOTS,
     ProductRows,
@@ -41,6 +41,7 @@ from clusim.hardware.kernels.measured_tables import (
     find_table,
 )
 from clusim.hardware.kernels.products import Silicon, form_s
+from clusim.hardware.product_names import gpu_by_product
 
 RECORD = "clusim-gpu-record-1"
 """Format mark of a record."""
