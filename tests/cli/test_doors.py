@@ -114,7 +114,7 @@ SMALL = Work()
 def _calls(folder: Path, system: Path, work: Work) -> dict[str, list[object]]:
     """Return a small call of each command."""
     size_bytes, collective = work.size_bytes, work.collective
-    head = 32 if size_bytes <= 1 << 16 else 128
+    head = 32 if size_bytes <= 1 << 16 else 48
     step, grid, steps = (folder / name for name in ("step.yaml", "grid.yaml", "steps.yaml"))
     step.write_text(work.workload.format(path=system, hidden=8 * head, head=head, more=work.more))
     variables = dict(item.split("=") for item in work.variables)

@@ -176,7 +176,7 @@ MACHINES = [
 def test_the_nics_of_two_machines_are_full(
     operation: str, algorithm: str, channels: int | None
 ) -> None:
-    result = run(("dgx-a100", 2), operation, algorithm, 256 * MIB, 16384, channels)
+    result = run(("dgx-a100", 2), operation, algorithm, 96 * MIB, 16384, channels)
     assert busy(result) >= MESH
 
 

@@ -17,8 +17,9 @@ clusim.simulation.session.QUIET_S = clusim.simulation.session.SLICE_S = 0
 clusim.collective("a100x4-mesh", "allreduce", "1MiB", "ring"{more})
 """
 
-RUN = [path for path in NOTEBOOKS if path.stem != "own-program" or THOROUGH]
-"""Notebooks that are run: own-program starts PyTorch in new processes, as does `tests/torchrun/test_page.py`."""
+FEW = ("congestion-control", "first-run", "own-algorithm")
+RUN = [path for path in NOTEBOOKS if path.stem in FEW or THOROUGH]
+"""Notebooks that are run: pages of documentation try what the others do, too."""
 
 
 def test_there_is_a_notebook_for_each_of_the_first_questions() -> None:

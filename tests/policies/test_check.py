@@ -40,7 +40,7 @@ MUTANTS = {
 def test_each_law_catches_a_policy_that_breaks_it(law: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(HEAD + MUTANTS[law], encoding="utf-8")
-    networks = 12 if law.startswith("engines") else 0
+    networks = 6 if law.startswith("engines") else 0
     check = check_policy(f"{path}:Mine", load("hgx-h20:nodes=4"), 3, networks)
     (found,) = (one for one in check.laws if one.law == law)
     assert not found.passed, check.laws
