@@ -4,6 +4,7 @@
 #include "inject.h"
 #include "parts/scheduler.h"
 #include "parts/wires.h"
+#include "schedule_policy.h"
 #include "wire.h"
 
 /* No candidate is eligible: stall if one lacked only credit, and wake at the next credit return. */
@@ -92,8 +93,27 @@ static void pass_rounds(const clusim_schedule *schedule, class_state *state,
     }
 }
 
+/* Grant the candidate of a class. */
+static uint32_t take_turn(const wire_state *w, class_state *state, uint32_t vc,
+                          const class_choice *all) {
+    uint32_t candidate = all[vc].candidate;
+    state->next[vc] = candidate + 1 == w->num_candidates ? 0 : candidate + 1;
+    return candidate;
+}
+
+/* Candidate chosen by a policy, or NONE without a policy. */
+static uint32_t arbitrate_by_policy(clusim_sim *s, const wire_state *w, const class_choice *all) {
+    clusim_head heads[CLUSIM_SIZE_CLASSES] = {0};
+    wire_id wire = wire_of(s, w);
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++)
+        if (all[vc].candidate != NONE)
+            schedule_policy_describe(s, w, all[vc].candidate, &heads[vc]);
+    uint32_t vc = schedule_policy_choose(s, wire, heads);
+    return vc == NONE ? NONE : take_turn(w, &s->wires.classes[wire.i], vc, all);
+}
+
 /* Candidate of a wire with a schedule that is granted now, or NONE. */
-static uint32_t arbitrate_by_class(const clusim_sim *s, const wire_state *w, uint32_t *blocked) {
+static uint32_t arbitrate_by_class(clusim_sim *s, const wire_state *w, uint32_t *blocked) {
     uint32_t wire = wire_of(s, w).i, classes = 0;
     const clusim_schedule *schedule =
         &s->model->image.schedules[s->model->image.wires[wire].schedule - 1];
@@ -101,6 +121,10 @@ static uint32_t arbitrate_by_class(const clusim_sim *s, const wire_state *w, uin
     class_choice all[CLUSIM_SIZE_CLASSES];
     uint32_t priority = choices_of(s, w, all, blocked);
     if (priority == NONE) return NONE;
+    if (w->traits & TIMED) {
+        uint32_t candidate = arbitrate_by_policy(s, w, all);
+        if (candidate != NONE) return candidate;
+    }
     for (uint32_t vc = 0; vc < s->wires.nvc; vc++)
         classes |= (uint32_t)(schedule->priority[vc] == priority) << vc;
     pass_rounds(schedule, state, all, classes);
@@ -113,11 +137,10 @@ static uint32_t arbitrate_by_class(const clusim_sim *s, const wire_state *w, uin
     }
     const class_choice *chosen = &all[*turn];
     state->deficit[*turn] -= chosen->bytes;
-    state->next[*turn] = chosen->candidate + 1 == w->num_candidates ? 0 : chosen->candidate + 1;
-    return chosen->candidate;
+    return take_turn(w, state, *turn, all);
 }
 
-uint32_t arbitrate_by_rank(const clusim_sim *s, const wire_state *w, uint32_t *blocked) {
+uint32_t arbitrate_by_rank(clusim_sim *s, const wire_state *w, uint32_t *blocked) {
     if (w->traits & SCHEDULED) return arbitrate_by_class(s, w, blocked);
     uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate);
     uint32_t c = first, best = NONE, best_rank = RANK_ENTERING + 1, vc = 0;

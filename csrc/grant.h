@@ -169,6 +169,8 @@ ALWAYS_INLINE int64_t grant_put(clusim_sim *s, wire_state *w, const packet *p,
     if (UNLIKELY(w->traits & HAS_ERRORS)) {
         if (w->traits & TELLS) notice_hop(s, w, p);
         if (w->traits & SHARES) congestion_left(s, wire_of(s, w), p);
+        if (w->traits & TIMED)
+            s->wires.class_bytes[(uint64_t)p->out.i * s->wires.nvc + p->vc] -= p->wire_bytes;
         uint64_t extra = replay(s, w, t);
         t += extra;
         later += extra;
@@ -288,11 +290,11 @@ static inline uint32_t grant_needs(const clusim_sim *s, const wire_state *w, uin
 /* Candidate of a wire with a dimension that is granted now, or NONE: of the ready ones with credit
  * the first of the lowest rank, in round robin. `blocked`, if any, collects the VCs without
  * credit. */
-uint32_t arbitrate_by_rank(const clusim_sim *s, const wire_state *w, uint32_t *blocked);
+uint32_t arbitrate_by_rank(clusim_sim *s, const wire_state *w, uint32_t *blocked);
 
 /* The same of any wire, on others the first with credit. Of nodes without `flows`, all candidates
  * are queues. */
-ALWAYS_INLINE uint32_t grant_choose(const clusim_sim *s, const wire_state *w, bool flows,
+ALWAYS_INLINE uint32_t grant_choose(clusim_sim *s, const wire_state *w, bool flows,
                                     uint32_t *blocked) {
     if (UNLIKELY(w->traits & RANKED)) return arbitrate_by_rank(s, w, blocked);
     uint32_t first = grant_next(w->ready, w->num_words, w->next_candidate), c = first, vc = 0;

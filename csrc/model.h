@@ -56,7 +56,7 @@ enum {
 
 /* Traits of a wire: deviations from the common case. */
 enum {
-    HAS_ERRORS = 1,    /* replays packets now and then, TELLS or SHARES: one test in the hot path */
+    HAS_ERRORS = 1,    /* replays packets now and then, TELLS, SHARES or TIMED: one test in the hot path */
     STORE_FORWARD = 2, /* the far node receives packets in full before it forwards them */
     PLAIN_CUT = 4,     /* no wire out of the far node is faster or of another format */
     BRIDGE = 8,        /* the far node is a NIC */
@@ -68,7 +68,8 @@ enum {
     RANKED = 512,      /* SCHEDULED, or of a switch, with a dimension: its queues have ranks */
     TELLS = 1024,      /* of a switch: packets record its queue and bytes for policies of senders */
     SHARES = 2048,     /* drops packets by the shared memory of its node, or queues headers */
-    SCHEDULED = 4096   /* its classes have a schedule */
+    SCHEDULED = 4096,  /* its classes have a schedule */
+    TIMED = 8192       /* ... of a policy: packets have times, classes bytes */
 };
 
 /* A route group: number of wires, and the first one. */

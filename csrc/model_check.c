@@ -49,6 +49,10 @@ static const char *wrong_wire(const clusim_image *im, uint64_t row) {
     NEED(!w->trim_vc || w->queue_bytes, "trims packets, but has no queue_bytes");
     NEED(!w->policy || im->controls[w->policy - 1].sender == CLUSIM_SENDER_MODE_QUEUE,
          "its policy is of senders");
+    uint32_t chosen = w->schedule ? im->schedules[w->schedule - 1].policy : 0;
+    NEED(!chosen || im->nodes[w->src].endpoint == NONE, "its schedule has a policy of switches");
+    NEED(!chosen || im->controls[chosen - 1].sender == CLUSIM_SENDER_MODE_SCHEDULE,
+         "its schedule's policy is of another kind");
     if (w->reverse == NONE) return NULL;
     const clusim_wire *back = &im->wires[w->reverse];
     NEED(back->reverse == row, "is not the reverse of its reverse");

@@ -151,14 +151,15 @@ static const char *wrong_spreading(const clusim_conn *c) {
     return NULL;
 }
 
-static bool controls_queue(const clusim_image *im, uint32_t control) {
-    return control != NONE && im->controls[control].sender == CLUSIM_SENDER_MODE_QUEUE;
+static bool controls_wire(const clusim_image *im, uint32_t control) {
+    uint32_t mode = control == NONE ? 0 : im->controls[control].sender;
+    return mode == CLUSIM_SENDER_MODE_QUEUE || mode == CLUSIM_SENDER_MODE_SCHEDULE;
 }
 
 static const char *wrong_extras(const clusim_image *im, const clusim_conn *c) {
     NEED(c->control == NONE || c->kind == CLUSIM_CONN_KIND_WRITE,
          "only writes are rate-controlled");
-    NEED(!controls_queue(im, c->control), "its rate control is a policy of queues");
+    NEED(!controls_wire(im, c->control), "its rate control is a policy of queues");
     NEED(c->kind == CLUSIM_CONN_KIND_WRITE || (c->via_first == NONE && c->via_last == NONE),
          "only writes have vias");
     NEED(c->kind == CLUSIM_CONN_KIND_WRITE || c->stage == NONE,
@@ -336,7 +337,7 @@ static STATUS check_edges(const clusim_image *im, clusim_error *e) {
 
 static const char *wrong_source(const clusim_image *im, uint64_t row) {
     const clusim_source *s = &im->sources[row];
-    NEED(!controls_queue(im, im->sources[row].control), "its rate control is a policy of queues");
+    NEED(!controls_wire(im, im->sources[row].control), "its rate control is a policy of queues");
     NEED(s->msg_lo <= s->msg_hi, "messages the wrong way round");
     NEED((uint64_t)s->packet_bytes * s->burst <= (1u << 28), "burst is too large");
     for (uint32_t k = s->msg_lo; k < s->msg_hi; k++) {

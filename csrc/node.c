@@ -136,6 +136,7 @@ static STATUS take_header(clusim_sim *s, packet_id index, wire_id from) {
     xfer_id id = p->xfer;
     TRY(wire_return_credit(s, from, p->vc, p->wire_bytes, s->scheduler.now_ps));
     TRY(order_trimmed(s, p));
+    TRY(notice_trimmed(s, p));
     pool_free_packet(s, index);
     lines_forget(s, id);
     return CLUSIM_OK;

@@ -9,6 +9,7 @@
 #include "parts/scheduler.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"
+#include "receiver.h"
 #include "scheduler.h"
 
 /* ---- lists -------------------------------------------------------------------------------------
@@ -71,8 +72,19 @@ static STATUS move_hops(clusim_sim *s, sender_state *f, const packet *p, deliver
 /* ---- notices -----------------------------------------------------------------------------------
  */
 
+/* A packet reached a receiver that grants credit. */
+static STATUS take_arrival(clusim_sim *s, flow_id flow, const packet *p) {
+    sender_state *f = sender_at(s, flow);
+    sent_packet sent;
+    if (!p->acknowledged) return CLUSIM_OK;
+    notice_forget_hops(s, p);
+    if (take_sent(&f->sent, p->xfer, p->number, &sent)) f->in_flight -= p->payload;
+    return receiver_arrived(s, p);
+}
+
 static STATUS send_notice(clusim_sim *s, flow_id flow, const packet *p) {
     sender_state *f = sender_at(s, flow);
+    if (receiver_grants(congestion_control(s, flow))) return take_arrival(s, flow, p);
     int64_t notice_ps = s->scheduler.now_ps + congestion_control(s, flow)->cnp_delay_ps;
     delivery_notice n = {.bytes = p->payload, .marked = p->marked};
     n.notifies = p->marked && congestion_notifies(s, flow);
@@ -98,7 +110,13 @@ STATUS notice_delivered(clusim_sim *s, const packet *p) {
     return congestion_notify(s, flow);
 }
 
-delivery_notice notice_take(sender_state *f, const clusim_hop **hops) {
+STATUS notice_trimmed(clusim_sim *s, const packet *p) {
+    flow_id flow = xfer_at(s, p->xfer)->flow;
+    if (flow_none(flow) || !receiver_grants(congestion_control(s, flow))) return CLUSIM_OK;
+    return receiver_arrived(s, p);
+}
+
+delivery_notice notice_take(sender_state *f, clusim_hop **hops) {
     notice_list *list = &f->notices;
     delivery_notice n = list->items[list->first++];
     *hops = n.num_hops ? f->hops.items + f->hops.first : NULL;
@@ -112,4 +130,5 @@ void notice_free(sender_state *f) {
     free(f->sent.items);
     free(f->notices.items);
     free(f->hops.items);
+    free(f->credits.items);
 }

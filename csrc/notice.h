@@ -18,8 +18,11 @@ STATUS notice_sent(sender_state *f, sent_packet p);
  * control: DCQCN, or a policy that reads notices. */
 STATUS notice_delivered(clusim_sim *s, const packet *p);
 
+/* The header of a trimmed packet reached its receiver. */
+STATUS notice_trimmed(clusim_sim *s, const packet *p);
+
 /* Remove the oldest notice; its hops are valid until the next notice. */
-delivery_notice notice_take(sender_state *f, const clusim_hop **hops);
+delivery_notice notice_take(sender_state *f, clusim_hop **hops);
 
 /* The sender finds a packet lost; true if it was in flight. */
 bool notice_lost(sender_state *f, xfer_id id, uint32_t number);

@@ -2,22 +2,18 @@
 
 #include <string.h>
 
+#include "fault.h"
 #include "parts/congestion.h"
 #include "parts/scheduler.h"
-#include "scheduler.h"
 
-/* Note an illegal answer, and end the run with this timestamp; wires are named before flows. */
+/* Note an illegal answer. */
 static void fail(clusim_sim *s, wire_id wire, int64_t value, enum clusim_word word) {
-    const clusim_sender_fault *f = &s->senders.fault;
-    bool first = !s->senders.failed || f->call != CLUSIM_SENDER_CALL_ENQUEUE || wire.i < f->flow;
-    if (first)
-        s->senders.fault = (clusim_sender_fault){.time_ps = s->scheduler.now_ps,
-                                                 .value = value,
-                                                 .flow = wire.i,
-                                                 .call = CLUSIM_SENDER_CALL_ENQUEUE,
-                                                 .word = word};
-    s->senders.failed = true;
-    scheduler_beyond(s, CLUSIM_BEYOND_WIRE, wire.i);
+    fault_wire(s, wire,
+               (clusim_sender_fault){.time_ps = s->scheduler.now_ps,
+                                     .value = value,
+                                     .flow = wire.i,
+                                     .call = CLUSIM_SENDER_CALL_ENQUEUE,
+                                     .word = word});
 }
 
 enum queue_answer queue_policy_judge(clusim_sim *s, const packet *p, int64_t queued,
@@ -41,20 +37,25 @@ enum queue_answer queue_policy_judge(clusim_sim *s, const packet *p, int64_t que
     return QUEUE_ACCEPTS;
 }
 
+STATUS queue_policy_record(const clusim_sim *s, wire_id wire, uint32_t salt,
+                           const clusim_sender *x, int64_t **out) {
+    const clusim_wire *image = &s->model->image.wires[wire.i];
+    int64_t *record = malloc(x->num_words * sizeof *record);
+    if (record == NULL) return CLUSIM_ERR_NO_MEMORY;
+    memcpy(record, x->words, x->num_words * sizeof *record);
+    base_u128 rate = ((base_u128)image->rate_num << 30) / image->rate_den;
+    record[CLUSIM_WORD_RATE] = record[CLUSIM_WORD_LINE_RATE] = (int64_t)rate;
+    record[CLUSIM_WORD_KEY] = base_hash32(s->model->image.seed, salt, wire.i);
+    *out = record;
+    return CLUSIM_OK;
+}
+
 STATUS queue_policy_use(clusim_sim *s, uint32_t control, const clusim_sender *x) {
     const clusim_image *im = &s->model->image;
     if (x->functions[CLUSIM_SENDER_CALL_ENQUEUE] == 0) return CLUSIM_ERR_BAD_IMAGE;
-    for (uint32_t w = 0; w < im->num_wires; w++) {
-        const clusim_wire *wire = &im->wires[w];
-        if (wire->policy != control + 1) continue;
-        int64_t *record = malloc(x->num_words * sizeof *record);
-        if (record == NULL) return CLUSIM_ERR_NO_MEMORY;
-        memcpy(record, x->words, x->num_words * sizeof *record);
-        base_u128 rate = ((base_u128)wire->rate_num << 30) / wire->rate_den;
-        record[CLUSIM_WORD_RATE] = record[CLUSIM_WORD_LINE_RATE] = (int64_t)rate;
-        record[CLUSIM_WORD_KEY] = base_hash32(im->seed, NONE - 1, w);
-        s->congestion.records[w] = record;
-    }
+    for (uint32_t w = 0; w < im->num_wires; w++)
+        if (im->wires[w].policy == control + 1)
+            TRY(queue_policy_record(s, ID(wire, w), NONE - 1, x, &s->congestion.records[w]));
     return CLUSIM_OK;
 }
 

@@ -118,6 +118,8 @@
     F(wires, clusim_wire, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(schedules, clusim_schedule, priority, 4, 8, PLAIN, INT64_C(0), UINT64_C(7), nothing, 0) \
     F(schedules, clusim_schedule, quantum, 4, 8, PLAIN, INT64_C(1), UINT64_C(536870912), nothing, 0) \
+    F(schedules, clusim_schedule, policy, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), controls, END_TOO) \
+    F(schedules, clusim_schedule, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(targets, clusim_target, node, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nodes, 0) \
     F(targets, clusim_target, zone, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(targets, clusim_target, local, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
@@ -154,7 +156,7 @@
     F(controls, clusim_control, fast_recovery, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nothing, 0) \
     F(controls, clusim_control, kept_65536, 4, 1, PLAIN, INT64_C(0), UINT64_C(65536), nothing, 0) \
     F(controls, clusim_control, clamp, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
-    F(controls, clusim_control, sender, 4, 1, PLAIN, INT64_C(0), UINT64_C(3), nothing, 0) \
+    F(controls, clusim_control, sender, 4, 1, PLAIN, INT64_C(0), UINT64_C(5), nothing, 0) \
     F(controls, clusim_control, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(spreads, clusim_spread, gap_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
     F(spreads, clusim_spread, nak_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \

@@ -5,7 +5,6 @@
 #include "lines.h"
 #include "memory.h"
 #include "order.h"
-#include "parts/congestion.h"
 #include "parts/packets.h"
 #include "parts/results.h"
 #include "parts/scheduler.h"
@@ -120,7 +119,7 @@ static STATUS send_next(clusim_sim *s, line_id id) {
     if (line->busy || line->blocked || list->first == list->len) return CLUSIM_OK;
     backlog_item item = list->items[list->first];
     flow_id flow = xfer_at(s, item.xfer)->flow;
-    int64_t at_ps = flow_none(flow) ? 0 : flow_at(s, flow)->next_at;
+    int64_t at_ps = sender_ready_at(s, xfer_at(s, item.xfer));
     if (at_ps == NEVER) {
         sender_state *f = sender_at(s, flow);
         line->blocked = true;
@@ -139,9 +138,10 @@ static STATUS send_next(clusim_sim *s, line_id id) {
     return send_again(s, item.xfer, item.number);
 }
 
-/* Remove the packets of a queue pair from the backlog. */
-static void clear(clusim_sim *s, order_line *line, pair_id pair) {
+/* Remove the packets of a queue pair from the backlog; returns their payload. */
+static int64_t clear(clusim_sim *s, order_line *line, pair_id pair) {
     backlog_list *list = &line->backlog;
+    int64_t bytes = 0;
     uint32_t kept = list->first;
     for (uint32_t k = list->first; k < list->len; k++) {
         backlog_item item = list->items[k];
@@ -150,9 +150,11 @@ static void clear(clusim_sim *s, order_line *line, pair_id pair) {
             continue;
         }
         line->repeats--;
+        bytes += payload_of(xfer_at(s, item.xfer), item.number);
         lines_forget(s, item.xfer);
     }
     list->len = kept;
+    return bytes;
 }
 
 /* A lost packet joins the backlog; returns its payload if it was in flight. */
@@ -218,13 +220,15 @@ static bool next_lost(const clusim_sim *s, lost_walk *walk) {
 static STATUS lose(clusim_sim *s, pair_id id, order_span span, bool all) {
     order_pair *pair = pair_at(s, id);
     order_line *line = line_at(s, pair->line);
-    int64_t lost_bytes = 0;
-    if (all) clear(s, line, id);
+    int64_t lost_bytes = 0, more_bytes = 0;
+    if (all) more_bytes -= clear(s, line, id);
     lost_walk walk = walk_lost(s, id, span);
     while (next_lost(s, &walk)) {
         pair->progress_ps = s->scheduler.now_ps;
+        more_bytes += payload_of(xfer_at(s, walk.at.xfer), walk.at.number);
         TRY(add(s, line, walk.at, &lost_bytes));
     }
+    if (more_bytes > 0) TRY(sender_repeats(s, xfer_at(s, pair->present), more_bytes));
     TRY(reopen(s, line));
     if (lost_bytes) {
         TRY(sender_lost(s, pair->flow, lost_bytes));
@@ -314,8 +318,7 @@ STATUS repeat_granted(clusim_sim *s, packet *p, int64_t end_ps) {
 
 STATUS repeat_resume(clusim_sim *s, flow_id flow) {
     TRY(inject_resume(s, flow));
-    if (!s->model->has_order || s->senders.all == NULL || !sender_at(s, flow)->record)
-        return CLUSIM_OK;
+    if (!s->model->has_order || s->senders.all == NULL) return CLUSIM_OK;
     line_id id = sender_at(s, flow)->blocked;
     sender_at(s, flow)->blocked = sender_at(s, flow)->blocked_last = NO(line);
     while (!line_none(id)) {

@@ -8,6 +8,7 @@
 #include "parts/scheduler.h"
 #include "parts/senders.h"
 #include "parts/windows.h"
+#include "receiver.h"
 
 #define UNLIMITED_BYTES (INT64_C(1) << 62)
 
@@ -53,6 +54,15 @@ void samples_free(clusim_sim *s) {
     s->samples = (samples_part){0};
 }
 
+/* The same of a flow that sends on credit: what it may have in flight, and has. */
+static clusim_flow_sample credit_sample(const clusim_sim *s, const sender_state *f,
+                                        clusim_flow_sample sample) {
+    sample.window = sample.in_flight = f->in_flight;
+    if (!link_none(f->link) && receiver_open(s, f->link))
+        sample.window += s->senders.receivers.links[f->link.i].credit;
+    return sample;
+}
+
 /* Present state of a flow with rate control. */
 static clusim_flow_sample flow_sample(const clusim_sim *s, flow_id flow) {
     const flow_control *c = flow_at(s, flow);
@@ -62,6 +72,7 @@ static clusim_flow_sample flow_sample(const clusim_sim *s, flow_id flow) {
                                  .window = UNLIMITED_BYTES};
     if (!congestion_control(s, flow)->sender) return sample;
     const sender_state *f = sender_at(s, flow);
+    if (receiver_grants(congestion_control(s, flow))) return credit_sample(s, f, sample);
     if (f->record == NULL) return sample; /* without the policy's functions, before the run */
     sample.rate = f->record[CLUSIM_WORD_RATE];
     sample.window = f->record[CLUSIM_WORD_WINDOW];

@@ -2,12 +2,15 @@
 
 #include <string.h>
 
+#include "fault.h"
 #include "notice.h"
 #include "parts/congestion.h"
 #include "parts/scheduler.h"
 #include "parts/xfers.h"
 #include "queue_policy.h"
 #include "ranges.h"
+#include "receiver.h"
+#include "schedule_policy.h"
 #include "scheduler.h"
 
 enum { ALARMS_ALONE = 1 << 22 }; /* in a row, without another event: a deadlock */
@@ -17,24 +20,20 @@ static const int64_t MOST_RATE = (INT64_C(1) << 40) - 1;
 /* ---- calls -------------------------------------------------------------------------------------
  */
 
-/* Note an illegal answer, and end the run with this timestamp; of several flows the first is
- * named. */
+/* Note an illegal answer, and let the flow stop. */
 static void fail(clusim_sim *s, flow_id flow, enum clusim_sender_call call, enum clusim_word word) {
     sender_state *f = sender_at(s, flow);
     f->failed = true;
-    if (!s->senders.failed || flow.i < s->senders.fault.flow) {
-        s->senders.fault = (clusim_sender_fault){.time_ps = s->scheduler.now_ps,
-                                                 .value = f->record[word],
-                                                 .flow = flow.i,
-                                                 .call = call,
-                                                 .word = word};
-    }
-    s->senders.failed = true;
+    fault_flow(s, flow,
+               (clusim_sender_fault){.time_ps = s->scheduler.now_ps,
+                                     .value = f->record[word],
+                                     .flow = flow.i,
+                                     .call = call,
+                                     .word = word});
     f->record[CLUSIM_WORD_RATE] = 1;
     f->record[CLUSIM_WORD_WINDOW] = 1;
     f->record[CLUSIM_WORD_TIMER_PS] = 0;
     f->record[CLUSIM_WORD_PATH] = f->path;
-    scheduler_flow_beyond(s, flow);
 }
 
 static STATUS set_alarm(clusim_sim *s, flow_id flow) {
@@ -75,7 +74,7 @@ static void change_path(clusim_sim *s, flow_id flow, enum clusim_sender_call whi
 
 /* Call a function of the policy, if it has it, and check its answers. */
 static STATUS call(clusim_sim *s, flow_id flow, enum clusim_sender_call which,
-                   const delivery_notice *notice, const clusim_hop *hops) {
+                   const delivery_notice *notice, clusim_hop *hops) {
     sender_state *f = sender_at(s, flow);
     sender_function *function = f->policy->functions[which];
     if (function == NULL || f->failed) return CLUSIM_OK;
@@ -98,8 +97,11 @@ static STATUS call(clusim_sim *s, flow_id flow, enum clusim_sender_call which,
     return set_alarm(s, flow);
 }
 
-/* Time of the next packet: never while the window is full. */
-static int64_t next_at(const sender_state *f) {
+/* Time of the next packet: never without credit, or while the window is full. */
+static int64_t next_at(const clusim_sim *s, flow_id flow) {
+    const sender_state *f = sender_at(s, flow);
+    if (receiver_grants(congestion_control(s, flow)))
+        return receiver_open(s, f->link) ? 0 : NEVER;
     return f->in_flight >= f->record[CLUSIM_WORD_WINDOW] ? NEVER : f->pace_ps;
 }
 
@@ -107,13 +109,25 @@ static int64_t next_at(const sender_state *f) {
  */
 
 bool sender_acknowledged(const clusim_sim *s, flow_id flow) {
-    if (s->senders.all == NULL || flow_none(flow) || sender_at(s, flow)->record == NULL)
-        return false;
+    if (s->senders.all == NULL || flow_none(flow)) return false;
+    if (receiver_grants(congestion_control(s, flow))) return true;
+    if (sender_at(s, flow)->record == NULL) return false;
     return sender_at(s, flow)->policy->functions[CLUSIM_SENDER_CALL_ACKED] != NULL;
+}
+
+/* A transfer requests its credit. */
+static STATUS receiver_transfer(clusim_sim *s, flow_id flow, xfer_id id) {
+    sender_state *f = sender_at(s, flow);
+    f->xfer = id;
+    f->link = receiver_link(s, xfer_at(s, id));
+    flow_at(s, flow)->next_at = next_at(s, flow);
+    return receiver_request(s, f->link, (int64_t)xfer_at(s, id)->bytes, CREDIT_REQUESTED);
 }
 
 STATUS sender_transfer(clusim_sim *s, flow_id flow, xfer_id id) {
     sender_state *f = sender_at(s, flow);
+    if (f->policy == NULL) return CLUSIM_ERR_BAD_IMAGE;
+    if (receiver_grants(congestion_control(s, flow))) return receiver_transfer(s, flow, id);
     if (f->record == NULL) return CLUSIM_ERR_BAD_IMAGE;
     f->xfer = id;
     xfer_at(s, id)->made.key = xfer_at(s, id)->stripe;
@@ -124,6 +138,20 @@ STATUS sender_transfer(clusim_sim *s, flow_id flow, xfer_id id) {
 }
 
 void sender_idle(clusim_sim *s, flow_id flow) { sender_at(s, flow)->xfer = NO(xfer); }
+
+/* A packet of a transfer uses credit; it is in flight, if `p` names the transfer. */
+static STATUS receiver_granted(clusim_sim *s, xfer_id id, sent_packet p, uint32_t payload) {
+    const xfer *x = xfer_at(s, id);
+    flow_id flow = x->flow;
+    sender_state *f = sender_at(s, flow);
+    s->senders.receivers.links[receiver_link(s, x).i].credit -= payload;
+    if (!xfer_none(p.xfer)) {
+        f->in_flight += payload;
+        TRY(notice_sent(f, p));
+    }
+    flow_at(s, flow)->next_at = next_at(s, flow);
+    return CLUSIM_OK;
+}
 
 static STATUS policy_granted(clusim_sim *s, flow_id flow, sent_packet p, uint32_t payload) {
     sender_state *f = sender_at(s, flow);
@@ -136,15 +164,18 @@ static STATUS policy_granted(clusim_sim *s, flow_id flow, sent_packet p, uint32_
     int64_t gap_ps = (int64_t)base_ceil_div((uint64_t)payload << 30, rate);
     f->pace_ps = base_max(f->pace_ps, s->scheduler.now_ps) + gap_ps;
     if (UNLIKELY(f->pace_ps >= RANGE_TIME_END)) scheduler_flow_beyond(s, flow);
-    flow_at(s, flow)->next_at = next_at(f);
+    flow_at(s, flow)->next_at = next_at(s, flow);
     return CLUSIM_OK;
 }
 
-static STATUS granted(clusim_sim *s, flow_id flow, sent_packet p, uint32_t payload) {
+static STATUS granted(clusim_sim *s, xfer_id id, sent_packet p, uint32_t payload) {
+    flow_id flow = xfer_at(s, id)->flow;
     flow_at(s, flow)->sent_bytes += payload;
     if (UNLIKELY(congestion_control(s, flow)->sender)) {
         p.at_ps = s->scheduler.now_ps;
         p.path = sender_at(s, flow)->path;
+        if (receiver_grants(congestion_control(s, flow)))
+            return receiver_granted(s, id, p, payload);
         return policy_granted(s, flow, p, payload);
     }
     congestion_granted(s, flow, payload);
@@ -153,7 +184,7 @@ static STATUS granted(clusim_sim *s, flow_id flow, sent_packet p, uint32_t paylo
 
 STATUS sender_granted(clusim_sim *s, xfer_id id, uint32_t number, uint32_t payload) {
     sent_packet p = {.xfer = id, .number = number};
-    return granted(s, xfer_at(s, id)->flow, p, payload);
+    return granted(s, id, p, payload);
 }
 
 bool sender_in_flight(const clusim_sim *s, const backlog_item *item, uint32_t payload) {
@@ -169,19 +200,33 @@ STATUS sender_repeated(clusim_sim *s, const packet *p) {
     sent_packet sent = {.xfer = p->acknowledged ? p->xfer : NO(xfer), .number = p->number};
     const backlog_item earlier = {.xfer = p->xfer, .number = p->number};
     if (p->acknowledged) sender_in_flight(s, &earlier, p->payload);
-    return granted(s, xfer_at(s, p->xfer)->flow, sent, p->payload);
+    return granted(s, p->xfer, sent, p->payload);
+}
+
+int64_t sender_ready_at(const clusim_sim *s, const xfer *x) {
+    if (flow_none(x->flow)) return 0;
+    if (!receiver_grants(congestion_control(s, x->flow))) return flow_at(s, x->flow)->next_at;
+    return receiver_open(s, receiver_link(s, x)) ? 0 : NEVER;
+}
+
+STATUS sender_repeats(clusim_sim *s, const xfer *x, int64_t bytes) {
+    if (bytes <= 0 || flow_none(x->flow) || !receiver_grants(congestion_control(s, x->flow)))
+        return CLUSIM_OK;
+    return receiver_request(s, receiver_link(s, x), bytes, CREDIT_LOST);
 }
 
 STATUS sender_lost(clusim_sim *s, flow_id flow, int64_t bytes) {
     delivery_notice n = {.lost_bytes = bytes};
+    if (receiver_grants(congestion_control(s, flow))) return CLUSIM_OK;
     return bytes ? call(s, flow, CLUSIM_SENDER_CALL_LOST, &n, NULL) : CLUSIM_OK;
 }
 
 bool sender_changed(clusim_sim *s, flow_id flow, xfer_id *id) {
     if (!congestion_control(s, flow)->sender) return false;
     const sender_state *f = sender_at(s, flow);
-    int64_t at_ps = next_at(f);
     *id = f->xfer;
+    if (link_none(f->link) && f->record == NULL) return false;
+    int64_t at_ps = next_at(s, flow);
     if (at_ps == flow_at(s, flow)->next_at) return false;
     flow_at(s, flow)->next_at = at_ps;
     return !xfer_none(f->xfer);
@@ -192,8 +237,9 @@ STATUS sender_notify_event(clusim_sim *s, flow_id flow) {
         congestion_notify_event(s, flow);
         return CLUSIM_OK;
     }
+    if (receiver_grants(congestion_control(s, flow))) return receiver_message_event(s, flow);
     sender_state *f = sender_at(s, flow);
-    const clusim_hop *hops;
+    clusim_hop *hops;
     delivery_notice n = notice_take(f, &hops);
     if (n.acknowledges) {
         f->in_flight -= n.bytes;
@@ -212,6 +258,9 @@ static bool alone(clusim_sim *s) {
 }
 
 STATUS sender_alarm_event(clusim_sim *s, flow_id flow) {
+    uint32_t flows = (uint32_t)(s->model->image.num_conns + s->model->image.num_sources);
+    if (flow.i >= flows)
+        return alone(s) ? CLUSIM_OK : receiver_alarm_event(s, ID(receiver, flow.i - flows));
     sender_state *f = sender_at(s, flow);
     int64_t now_ps = s->scheduler.now_ps;
     if (f->alarm_ps != now_ps || alone(s)) return CLUSIM_OK;
@@ -230,7 +279,14 @@ STATUS sender_init(clusim_sim *s) {
     if (!s->model->has_senders) return CLUSIM_OK;
     ZEROED(s->senders.policies, im->num_controls);
     ZEROED(s->senders.all, im->num_conns + im->num_sources);
-    return CLUSIM_OK;
+    for (uint64_t i = 0; i < im->num_conns + im->num_sources; i++) {
+        sender_state *f = &s->senders.all[i];
+        f->xfer = NO(xfer);
+        f->link = NO(link);
+        f->blocked = f->blocked_last = NO(line);
+    }
+    TRY(schedule_policy_init(s));
+    return receiver_init(s);
 }
 
 void sender_free(clusim_sim *s) {
@@ -239,6 +295,8 @@ void sender_free(clusim_sim *s) {
         free(s->senders.all[i].record);
         notice_free(&s->senders.all[i]);
     }
+    receiver_free(s);
+    schedule_policy_free(s);
     free(s->senders.all);
     free(s->senders.hops);
     free(s->senders.policies);
@@ -251,8 +309,6 @@ static STATUS give_record(sender_state *f, const sender_policy *policy, const cl
     memcpy(f->record, x->words, x->num_words * sizeof *f->record);
     f->policy = policy;
     f->alarm_ps = NEVER;
-    f->xfer = NO(xfer);
-    f->blocked = f->blocked_last = NO(line);
     return CLUSIM_OK;
 }
 
@@ -267,12 +323,19 @@ int clusim_sim_use_sender(clusim_sim *s, uint32_t control, const clusim_sender *
     policy->present = true;
     if (im->controls[control].sender == CLUSIM_SENDER_MODE_QUEUE)
         return queue_policy_use(s, control, sender);
+    if (im->controls[control].sender == CLUSIM_SENDER_MODE_SCHEDULE)
+        return schedule_policy_use(s, control, sender);
     for (uint32_t i = 0; i < im->num_conns + im->num_sources; i++) {
         flow_id flow = ID(flow, i);
         if (congestion_row(im, i) != control) continue;
+        if (receiver_grants(&im->controls[control])) {
+            sender_at(s, flow)->policy = policy;
+            continue;
+        }
         TRY(give_record(sender_at(s, flow), policy, sender));
         sender_at(s, flow)->record[CLUSIM_WORD_KEY] = base_hash32(im->seed, NONE, i);
     }
+    if (receiver_grants(&im->controls[control])) return receiver_use(s, control, sender);
     return CLUSIM_OK;
 }
 

@@ -33,6 +33,12 @@ bool sender_in_flight(const clusim_sim *s, const backlog_item *item, uint32_t pa
 /* Bytes of the flow in flight were lost. */
 STATUS sender_lost(clusim_sim *s, flow_id flow, int64_t bytes);
 
+/* More bytes wait to be sent again, of a transfer or others of its queue pair. */
+STATUS sender_repeats(clusim_sim *s, const xfer *x, int64_t bytes);
+
+/* Earliest start of a repeat of a transfer; NEVER while it waits for its window or credit. */
+int64_t sender_ready_at(const clusim_sim *s, const xfer *x);
+
 /* Set the time of the next packet after an event of the flow. True if the flow waits for another
  * time with the transfer `*id`. */
 bool sender_changed(clusim_sim *s, flow_id flow, xfer_id *id);

@@ -77,7 +77,8 @@ static STATUS dispatch_congestion(clusim_sim *s, uint32_t class, uint32_t number
         case EV_ALARM: TRY(sender_alarm_event(s, ID(flow, id))); break;
         default: /* EV_NOTIFY */ TRY(sender_notify_event(s, ID(flow, id)));
     }
-    return repeat_resume(s, ID(flow, id));
+    if (id >= s->model->image.num_conns + s->model->image.num_sources) return CLUSIM_OK;
+    return repeat_resume(s, ID(flow, id)); /* an alarm of a receiver is of no flow */
 }
 
 static STATUS dispatch_timer(clusim_sim *s, uint32_t class, uint32_t number, uint32_t id) {

@@ -183,6 +183,20 @@ void wire_drain(clusim_sim *s, wire_state *w) {
     w->control_bytes += flits * flit;
 }
 
+STATUS wire_note_entry(clusim_sim *s, packet_id index) {
+    const packet *p = packet_at(s, index);
+    wires_part *w = &s->wires;
+    if (w->num_entered < s->packets.size) {
+        int64_t *all = realloc(w->entered, s->packets.size * sizeof *all);
+        if (all == NULL) return CLUSIM_ERR_NO_MEMORY;
+        w->entered = all;
+        w->num_entered = s->packets.size;
+    }
+    w->entered[index.i] = s->scheduler.now_ps;
+    w->class_bytes[(uint64_t)p->out.i * w->nvc + p->vc] += p->wire_bytes;
+    return CLUSIM_OK;
+}
+
 static void forget_promise(const clusim_sim *s, packet *p) {
     if (p->promised) s->spreads.promised[p->out.i * s->wires.nvc + p->vc] -= p->wire_bytes;
     p->promised = 0;

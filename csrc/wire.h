@@ -133,7 +133,8 @@ static inline bool wire_queue(clusim_sim *s, wire_state *w, packet_id packet_ind
         q->head = packet_index;
         w->ready[candidate >> 6] |= UINT64_C(1) << (candidate & 63);
         w->num_ready++;
-    } else if (UNLIKELY(batch_suits(p)) && batch_join(s, q->tail, packet_index)) {
+    } else if (UNLIKELY(batch_suits(p)) && !(w->traits & TIMED) &&
+               batch_join(s, q->tail, packet_index)) {
         packet_index = q->tail;
     } else {
         *next_of(s, q->tail) = packet_index;
@@ -148,12 +149,18 @@ static inline bool wire_queue(clusim_sim *s, wire_state *w, packet_id packet_ind
     return false;
 }
 
+/* A packet enters a VOQ of a wire that is TIMED now. */
+__attribute__((cold)) STATUS wire_note_entry(clusim_sim *s, packet_id index);
+
 /* Put a packet into VOQ `candidate` of the wire `packet.out`; its other fields are set. */
 static inline STATUS wire_enqueue(clusim_sim *s, packet_id index, uint32_t candidate) {
     wire_id out = packet_at(s, index)->out;
     wire_state *w = wire_at(s, out);
-    if (w->traits & FROM_PLAIN)
-        return inbox_arrives(s, out, (window_arrival){s->scheduler.now_ps, index, candidate});
+    if (w->traits & (FROM_PLAIN | TIMED)) { /* never both */
+        if (w->traits & FROM_PLAIN)
+            return inbox_arrives(s, out, (window_arrival){s->scheduler.now_ps, index, candidate});
+        TRY(wire_note_entry(s, index));
+    }
     if (wire_queue(s, w, index, candidate)) return scheduler_arbitrate(s, out);
     return wire_wake(s, w, w->free_at);
 }

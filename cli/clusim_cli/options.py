@@ -228,8 +228,8 @@ policy = _shared(
     "--policy",
     default="",
     metavar="sender=NAME",
-    help="Congestion control of all NICs (sender=NAME), or queues of all network switches (queue=NAME): a policy, such"
-    " as swift, or FILE.py:Class, a file that is run.",
+    help="Congestion control of all NICs (sender=NAME, receiver=NAME), or queues or schedules of all network switches"
+    " (queue=NAME, schedule=NAME): a policy, such as swift, or FILE.py:Class, a file that is run.",
     said="the topology's",
 )
 

@@ -74,7 +74,10 @@ enum clusim_sender_call {
     CLUSIM_SENDER_CALL_NOTIFIED = 3,
     CLUSIM_SENDER_CALL_TIMER = 4,
     CLUSIM_SENDER_CALL_LOST = 5,
-    CLUSIM_SENDER_CALL_ENQUEUE = 6, /* of the queues of a wire */
+    CLUSIM_SENDER_CALL_ENQUEUE = 6,   /* of the queues of a wire */
+    CLUSIM_SENDER_CALL_REQUESTED = 7, /* of a receiver, as START and TIMER */
+    CLUSIM_SENDER_CALL_ARRIVED = 8,
+    CLUSIM_SENDER_CALL_NEXT = 9, /* of the classes of a wire */
 };
 
 /* First words of the record of a flow with a sender policy; further words are the policy's. */
@@ -89,6 +92,13 @@ enum clusim_word {
     CLUSIM_WORD_KEY = 7, /* a hash of the flow */
 };
 
+/* Words of a receiver's record in place of those of a flow; the others are equal. */
+enum clusim_receiver_word {
+    CLUSIM_RECEIVER_WORD_CREDIT = 1, /* granted to a flow, bytes; 0 before each call */
+    CLUSIM_RECEIVER_WORD_FLOW = 3,   /* number of this flow */
+    CLUSIM_RECEIVER_WORD_FLOWS = 4,  /* number of flows */
+};
+
 /* Telemetry of an output `wire`, at the grant of a packet (contract, section 5). */
 typedef struct clusim_hop {
     int64_t time_ps;
@@ -97,6 +107,13 @@ typedef struct clusim_hop {
     int64_t rate;        /* bytes per 2^30 ps */
     int64_t wire;
 } clusim_hop;
+
+/* First packet of a class of an output, for a policy of schedules (contract, section 4). */
+typedef struct clusim_head {
+    int64_t size_bytes; /* on the wire; 0 without a packet that may leave */
+    int64_t age_ps;     /* since it entered its queue */
+    int64_t queue_bytes;
+} clusim_head;
 
 typedef struct clusim_error {
     int32_t status;
@@ -176,11 +193,15 @@ typedef struct clusim_instance_state {
 
 /* Addresses of the functions of a sender policy, or 0, and the record of a flow at its start. A
  * function is void (*)(int64_t *record, int64_t now_ps, int64_t bytes, int64_t rtt_ps,
- * int64_t marked, int64_t path, const clusim_hop *hops, int64_t num_hops). */
+ * int64_t marked, int64_t path, void *rows, int64_t num_rows). Rows are hops (clusim_hop), heads of
+ * classes (clusim_head), or the records of a receiver's flows; a receiver has the flow's number in
+ * `path`; `marked` is 1 if payload was lost, of an arrival 1 with a mark and 2 for a header. */
 typedef struct clusim_sender {
     uint64_t functions[CLUSIM_SIZE_CALLS]; /* by clusim_sender_call */
     const int64_t *words;                  /* copied */
     uint64_t num_words;
+    const int64_t *flow_words; /* of a receiver: of each of its flows; copied */
+    uint64_t num_flow_words;
 } clusim_sender;
 
 /* An illegal answer of a sender policy. */

@@ -29,7 +29,7 @@ enum clusim_kind {
 enum clusim_size {
     CLUSIM_SIZE_KINDS = 12,
     CLUSIM_SIZE_OPCODES = 20, /* entries of a cost table; maximum entries of op_flags */
-    CLUSIM_SIZE_CALLS = 7,    /* functions of a policy */
+    CLUSIM_SIZE_CALLS = 10,   /* functions of a policy */
     CLUSIM_SIZE_WORDS = 8,    /* first words of a flow's record: clusim_word */
     CLUSIM_SIZE_HOPS = 8,     /* hops with telemetry per packet */
     CLUSIM_SIZE_CLASSES = 8,  /* of a schedule: virtual channels */
@@ -41,6 +41,8 @@ enum clusim_sender_mode {
     CLUSIM_SENDER_MODE_POLICY = 1,    /* clusim_sim_use_sender */
     CLUSIM_SENDER_MODE_TELEMETRY = 2, /* the same, and it receives the hops of packets */
     CLUSIM_SENDER_MODE_QUEUE = 3,     /* of no flow: a policy of the queues of wires */
+    CLUSIM_SENDER_MODE_RECEIVER = 4,  /* of the receivers of its flows, which grant credit */
+    CLUSIM_SENDER_MODE_SCHEDULE = 5,  /* of no flow: a policy of the classes of wires */
 };
 
 /* Actions of an opcode: bits. */
@@ -180,6 +182,8 @@ typedef struct clusim_wire {
 typedef struct clusim_schedule {
     uint32_t priority[CLUSIM_SIZE_CLASSES];
     uint32_t quantum[CLUSIM_SIZE_CLASSES]; /* bytes */
+    uint32_t policy; /* chooses the class: one more than its row in controls, or 0 */
+    uint32_t pad;
 } clusim_schedule;
 
 /* Targets of packet routing: endpoints, then NICs. */

@@ -7,8 +7,7 @@
 
 /* A function of a policy; it ignores arguments that it does not need. */
 typedef void sender_function(int64_t *record, int64_t now_ps, int64_t bytes, int64_t rtt_ps,
-                             int64_t marked, int64_t path, const clusim_hop *hops,
-                             int64_t num_hops);
+                             int64_t marked, int64_t path, void *rows, int64_t num_rows);
 
 typedef struct sender_policy { /* of one row of `controls` */
     sender_function *functions[CLUSIM_SIZE_CALLS];
@@ -43,6 +42,47 @@ typedef struct hop_list { /* of the notices, one after another */
     uint32_t first, len, size;
 } hop_list;
 
+enum { CREDIT_GRANTED, CREDIT_REQUESTED, CREDIT_LOST };
+
+/* A request of a flow on its way to a receiver, or credit on its way back. */
+typedef struct credit_message {
+    int64_t bytes;
+    link_id link;
+    uint32_t kind; /* CREDIT_GRANTED, ... */
+} credit_message;
+
+typedef struct credit_list {
+    credit_message *items; /* owned */
+    uint32_t first, len, size;
+} credit_list;
+
+/* A flow and one of its receivers. */
+typedef struct credit_link {
+    int64_t credit; /* at the sender; below 1 it waits */
+    flow_id flow;
+    receiver_id receiver;
+} credit_link;
+
+typedef struct receiver_state { /* of one row of `controls` at one target */
+    int64_t *record;            /* owned; NULL without a policy */
+    int64_t *flows;             /* owned; records of its flows, one after another */
+    const sender_policy *policy;
+    int64_t alarm_ps;        /* of the earliest event of its timer, or NEVER */
+    link_id first;           /* its links are consecutive */
+    uint32_t count;          /* flows */
+    uint32_t control;        /* row */
+    uint32_t target;
+    bool failed;
+} receiver_state;
+
+typedef struct receivers_part {
+    receiver_state *all; /* owned; by row and target */
+    credit_link *links;  /* owned; by receiver and flow */
+    link_id *of;         /* owned; connections, then messages; NULL without a receiver */
+    uint32_t count, num_links;
+    uint32_t drained; /* timers after the end of the run */
+} receivers_part;
+
 /* Telemetry of one packet; without hops unless it is on its way. */
 typedef struct packet_hops {
     clusim_hop all[CLUSIM_SIZE_HOPS];
@@ -60,7 +100,9 @@ typedef struct sender_state { /* of one flow */
     line_id blocked;   /* the first line with repeats that wait for the window, or NONE */
     line_id blocked_last;
     uint32_t path; /* of the next packet */
+    link_id link;  /* of its last transfer, or NONE */
     bool started, failed;
+    credit_list credits;
     sent_list sent;
     notice_list notices;
     hop_list hops;
@@ -71,6 +113,7 @@ typedef struct senders_part {
     sender_state *all;       /* owned; connections, then sources */
     packet_hops *hops;       /* owned; per packet, if a policy has telemetry */
     uint32_t num_hops;       /* packets with room for them */
+    receivers_part receivers;
     clusim_sender_fault fault;
     bool failed;
     uint64_t last_alarm; /* number of the last event that was an ALARM */

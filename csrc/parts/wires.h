@@ -121,7 +121,11 @@ typedef struct wires_part {
     credit_pool *credits;  /* [wire * nvc + vc] */
     voq *voqs;
     uint8_t *ranks;          /* of the queues of ranked wires (wire_rank) */
-    class_state *classes;    /* of wires with a schedule, or NULL without any */
+    class_state *classes;    /* of wires with a schedule, or or NULL */
+    int64_t **schedules;     /* records of policies of schedules, per wire; or NULL */
+    uint64_t *class_bytes;   /* bytes in VOQs, [wire * nvc + vc], likewise */
+    int64_t *entered;        /* time at which a packet entered its VOQ, likewise */
+    uint32_t num_entered;    /* packets with room for it */
     uint64_t *ready_bits;    /* candidates that are ready, per wire */
     struct flow_wait *waits; /* flows that wait for their pace */
     flow_cursor *flows;

@@ -12,7 +12,7 @@ from clusim.base.arrays import Array
 from clusim.engine.abi import Stop
 from clusim.engine.simulation import Simulation
 from clusim.policies.choice import BoundSender, Sender, find_policy
-from clusim.policies.sender import SwitchHop
+from clusim.policies.kinds import SwitchHop
 from clusim.simulation.flows import Flow
 from support.images import ImageBuilder
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusim.policies.choice import find_policy
-from clusim.policies.sender import UNLIMITED_BYTES
+from clusim.policies.kinds import UNLIMITED_BYTES
 
 LINE_RATE = 50 * 2**30 // 1000  # bytes per 2^30 ps: 50 GB/s
 REACTING = ("swift", "dctcp", "plb", "reps", "nscc")

@@ -96,7 +96,7 @@ def test_mistakes_of_policies_of_queues_are_named(tmp_path: Path, key: str, mess
     [
         ("queue=swift", "policy swift: is of senders"),
         (f"sender={STEP}", "is of queues"),
-        ("switch=swift", "must be sender=NAME or queue=NAME"),
+        ("switch=swift", "must be KIND=NAME, such as sender=swift; kinds: sender, queue, receiver"),
     ],
 )
 def test_options_of_another_kind_are_named(tmp_path: Path, policy: str, message: str) -> None:

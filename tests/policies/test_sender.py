@@ -25,7 +25,7 @@ from clusim.policies.choice import (
     parse_policy,
     shipped,
 )
-from clusim.policies.sender import CALLS, WORDS
+from clusim.policies.kinds import CALLS, WORDS
 from clusim.simulation.flows import Flow
 from clusim.topology.save import to_yaml
 from clusim_cli.main import run
@@ -86,8 +86,8 @@ def test_a_bad_policy_is_one_line_with_its_place(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("swift", "must be sender=NAME"),
-        ("receiver=swift", "must be sender=NAME"),
+        ("swift", "must be KIND=NAME"),
+        ("path=swift", "must be KIND=NAME"),
         ("sender=swit", "did you mean 'swift'"),
         ("sender=nowhere.py:Mine", "no file 'nowhere.py'"),
     ],

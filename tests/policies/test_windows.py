@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusim.policies.sender import UNLIMITED_BYTES
+from clusim.policies.kinds import UNLIMITED_BYTES
 from clusim.policies.windows import Dctcp, Swift, count_marks
 
 US = 1_000_000

@@ -23,7 +23,7 @@ def sender_image(image: Image, rng: random.Random) -> Image:
     senders = []
     for _ in range(rng.randint(1, 3)):
         name = rng.choice([*NAMES, *(f"{sender_policies.PLACE}:{word}" for word in CLASSES)])
-        row = _control(rng) | {"sender": find_policy(name).mode}
+        row = control_of(rng) | {"sender": find_policy(name).mode}
         rows.append(row)
         senders.append(BoundSender(Sender(name), tuple(row.items())))
     controls = np.zeros(len(rows), image.controls.dtype)
@@ -54,7 +54,8 @@ def controlled(image: Image) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.flatnonzero(np.append(image.conns["control"], image.sources["control"]) != NONE)
 
 
-def _control(rng: random.Random) -> dict[str, int]:
+def control_of(rng: random.Random) -> dict[str, int]:
+    """Return random figures of a rate control."""
     line = rng.choice([LINE_RATE, LINE_RATE // 4, 5 * LINE_RATE])
     return {
         "alpha_timer_ps": rng.choice([300, 4001, 50000]),

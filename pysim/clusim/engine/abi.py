@@ -18,7 +18,8 @@ from clusim._engine import ffi, lib
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError, InternalError, RangeExceeded
 from clusim.base.units import format_time
-from clusim.policies.sender import CALLS, RAISED, WORDS, SenderPolicy
+from clusim.policies.kinds import CALLS, QUEUE, RAISED, WORDS
+from clusim.policies.sender import SenderPolicy
 
 NONE: int = lib.CLUSIM_NONE
 """Absent index."""
@@ -100,18 +101,29 @@ class Beyond(IntEnum):
 
 @_all_of("clusim_sender_call")
 class SenderCall(IntEnum):
-    """Functions of a sender policy (section 5)."""
+    """Functions of a policy (sections 4 and 5)."""
 
-    START, SENT, ACKED, NOTIFIED, TIMER, LOST, ENQUEUE = _values(
-        "clusim_sender_call"
-    )
+    (
+        START,
+        SENT,
+        ACKED,
+        NOTIFIED,
+        TIMER,
+        LOST,
+        ENQUEUE,
+        REQUESTED,
+        ARRIVED,
+        NEXT,
+    ) = _values("clusim_sender_call")
 
 
 @_all_of("clusim_sender_mode")
 class SenderMode(IntEnum):
     """Control of the rate of a flow (section 5): `SenderPolicy.mode` of a policy."""
 
-    DCQCN, POLICY, TELEMETRY, QUEUE = _values("clusim_sender_mode")
+    DCQCN, POLICY, TELEMETRY, QUEUE, RECEIVER, SCHEDULE = _values(
+        "clusim_sender_mode"
+    )
 
 
 @_all_of("clusim_word")
@@ -121,6 +133,13 @@ class Word(IntEnum):
     RATE, WINDOW, TIMER_PS, PATH, IN_FLIGHT, LINE_RATE, MIN_RATE, KEY = _values(
         "clusim_word"
     )
+
+
+@_all_of("clusim_receiver_word")
+class ReceiverWord(IntEnum):
+    """Words of a receiver's record in place of those of a flow (section 5)."""
+
+    CREDIT, FLOW, FLOWS = _values("clusim_receiver_word")
 
 
 @_all_of("clusim_kind")
@@ -321,9 +340,12 @@ def policy_failed(
         "rate": "1 to 2^40 - 1",
         "window": "at least 1",
         "path": "0 to 2^32 - 1",
+        "credit": "0 to 2^40 - 1",
+        "flow": "the number of a flow",
     }
-    if call is SenderCall.ENQUEUE:
-        field, limit = "answer", {"answer": "0 to 3"}
+    if of.kind.answer:
+        field = "answer"
+        limit = {"answer": "0 to 3" if of.kind is QUEUE else "a class with a packet"}
     subject, remedy = (
         f"{field} = {value}",
         f"must be {limit.get(field, 'an integer of 64 bits')}",

@@ -25,11 +25,11 @@ from clusim.engine.abi import (
     Beyond,
     SenderCall,
     Stop,
-    Word,
     policy_failed,
     range_exceeded,
 )
 from clusim.engine.image import DTYPES, Image
+from clusim.policies.kinds import WORDS
 
 WINDOWED = ("nothing", "switches", "endpoints", "pairs")
 
@@ -130,7 +130,8 @@ class Simulation:
         self._sizes = {name: len(getattr(image, name)) for name in DTYPES}
         self._seed = int(image.seed)
         self._controls = image.conns["control"], image.sources["control"]
-        self._policies = image.wires["policy"]
+        self._wire_rows = image.wires["policy"], image.wires["schedule"]
+        self._schedules = np.append(0, image.schedules["policy"])
         self._times = self._flows = 0
         model, sim = _checked_model(image), ffi.new("clusim_sim **")
         if lib.clusim_sim_create(model, int(records), sim) < 0:
@@ -168,6 +169,8 @@ class Simulation:
             sender = ffi.new("clusim_sender *")
             sender.functions = addresses(bound.sender.name)
             sender.words, sender.num_words = words, len(words)
+            of_flow = ffi.new("int64_t[]", bound.flow_words or [0])
+            sender.flow_words, sender.num_flow_words = of_flow, len(of_flow)
             status = lib.clusim_sim_use_sender(self._sim, row, sender)
             self._raise_failure(status)
             if status < 0:
@@ -180,12 +183,15 @@ class Simulation:
         fault = ffi.new("clusim_sender_fault *")
         if not lib.clusim_sim_sender_fault(self._sim, fault):
             return
-        if fault.call == SenderCall.ENQUEUE:
-            kind, bound = Beyond.WIRE, self._senders[self._policies[fault.flow] - 1]
-            if who == (kind, fault.flow) and bound is not None:
-                answer = Word(fault.word).name.lower(), int(fault.value)
-                times = who, int(fault.time_ps)
-                raise policy_failed(bound.policy, SenderCall.ENQUEUE, answer, *times)
+        call, word = SenderCall(fault.call), int(fault.word)
+        value, time_ps = int(fault.value), int(fault.time_ps)
+        if call in (SenderCall.ENQUEUE, SenderCall.NEXT):
+            queue, schedule = (column[fault.flow] for column in self._wire_rows)
+            row = queue if call == SenderCall.ENQUEUE else self._schedules[schedule]
+            bound = self._senders[row - 1]
+            if who == (Beyond.WIRE, fault.flow) and bound is not None:
+                answer = WORDS[word], value
+                raise policy_failed(bound.policy, call, answer, who, time_ps)
             return
         conns = self._sizes["conns"]
         source = fault.flow >= conns
@@ -194,10 +200,8 @@ class Simulation:
             return
         bound = self._senders[self._controls[source][who[1]]]
         assert bound is not None
-        answer = Word(fault.word).name.lower(), int(fault.value)
-        raise policy_failed(
-            bound.policy, SenderCall(fault.call), answer, who, int(fault.time_ps)
-        )
+        answer = bound.policy.kind.words[word], value
+        raise policy_failed(bound.policy, call, answer, who, time_ps)
 
     def _raise_failure(self, status: int) -> None:
         """Raise the error of a negative status of an advancing engine."""

@@ -28,7 +28,7 @@ from clusim.lowering.buffers import (
     shared_formats,
     unblocked_bursts,
 )
-from clusim.lowering.controls import judge_queues
+from clusim.lowering.controls import put_policies
 from clusim.lowering.faults import (
     Fault,
     dead_wires,
@@ -126,10 +126,12 @@ def lower(
         targets=links.arrays.targets,
         routes=links.arrays.routes,
         wires=wires,
-        schedules=arrays.schedules,
         units=roomy_units(arrays, packets),
-        **judge_queues(
-            fabric, wires, links.connection_arrays(cut.packets, cut.bursts)
+        **put_policies(
+            fabric,
+            wires,
+            links.connection_arrays(cut.packets, cut.bursts),
+            arrays.schedules,
         ),
         **programs.program_arrays(),
         faults=lower_faults(arrays, faults_list),

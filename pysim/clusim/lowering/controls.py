@@ -77,63 +77,88 @@ class ControlTable:
         return {"controls": rows, "senders": senders if any(senders) else ()}
 
 
-def judge_queues(
-    fabric: Fabric, wires: Array, tables: dict[str, Any]
+def put_policies(
+    fabric: Fabric, wires: Array, tables: dict[str, Any], schedules: Array
 ) -> dict[str, Any]:
-    """Set the policies of the queues of switches on `wires`; return ``controls`` and ``senders`` with their rows."""
-    chosen = {
-        link.queue_policy: 0
-        for link in fabric.links
-        if link.queue_policy is not None
-    }
-    if not chosen:
-        return tables
+    """Set the policies of the queues and schedules of switches on `wires`.
+
+    Returns
+    -------
+    dict
+        ``controls``, ``senders`` and ``schedules`` with their rows.
+    """
+    tables = tables | {"schedules": schedules}
+    tables, rows = _add_rows(tables, [link.queue_policy for link in fabric.links])
+    wires["policy"] = np.where(
+        _leave_switches(fabric, wires), _spread(fabric, rows), 0
+    )
+    tables, rows = _add_rows(tables, [link.schedule_policy for link in fabric.links])
+    chosen = sorted({*rows} - {0})
+    more = empty("schedules", len(chosen))
+    more["quantum"], more["policy"] = 1, chosen
+    number = {row: len(schedules) + 1 + k for k, row in enumerate(chosen)}
+    numbers = _spread(fabric, [number.get(row, 0) for row in rows])
+    by_policy = _leave_switches(fabric, wires) & (numbers > 0)
+    wires["schedule"] = np.where(by_policy, numbers, wires["schedule"])
+    return tables | {"schedules": np.concatenate((schedules, more))}
+
+
+def _leave_switches(fabric: Fabric, wires: Array) -> Array:
+    """True for wires out of switches."""
+    switches = np.array([node.kind == "switch" for node in fabric.nodes], bool)
+    return switches[wires["src"]]
+
+
+def _spread(fabric: Fabric, numbers: list[int]) -> Array:
+    """Return a number for each wire, of its link."""
+    times = [2 * link.count for link in fabric.links]
+    return np.repeat(np.array(numbers, np.uint32), times)
+
+
+def _add_rows(
+    tables: dict[str, Any], policies: list[Sender | None]
+) -> tuple[dict[str, Any], list[int]]:
+    """Return ``controls`` and ``senders`` with rows for policies, and one more than the row of each; 0 without."""
     controls = tables["controls"]
     senders = tables["senders"] or (None,) * len(controls)
     names = controls.dtype.names or ()
-    for sender in chosen:
-        row = tuple(
-            int(name == "sender") * find_policy(sender.name).mode or 1
-            for name in names
-        )
+    chosen: dict[Sender | None, int] = {None: 0}
+    for sender in policies:
+        if sender is None or sender in chosen:
+            continue
+        mode = find_policy(sender.name).mode
+        row = tuple(int(name == "sender") * mode or 1 for name in names)
         controls = np.append(controls, np.array([row], controls.dtype))
-        senders = (
-            *senders,
-            BoundSender(sender, tuple(zip(names, row, strict=True))),
-        )
+        bound = BoundSender(sender, tuple(zip(names, row, strict=True)))
+        senders = (*senders, bound)
         chosen[sender] = len(controls)
-    numbers = [
-        chosen.get(link.queue_policy, 0) if link.queue_policy else 0
-        for link in fabric.links
-    ]
-    times = [2 * link.count for link in fabric.links]
-    switches = np.array([node.kind == "switch" for node in fabric.nodes], bool)
-    rows = np.repeat(np.array(numbers, np.uint32), times)
-    wires["policy"] = np.where(switches[wires["src"]], rows, 0)
-    return tables | {"controls": controls, "senders": senders}
+    if len(chosen) > 1:
+        tables = tables | {"controls": controls, "senders": senders}
+    return tables, [chosen[sender] for sender in policies]
 
 
-def _with_queues(fabric: Fabric, policy: Sender | None) -> Fabric:
-    """Return the topology with a policy of the queues of all switches between nodes, or none."""
+def _with_wires(fabric: Fabric, **policy: Sender | None) -> Fabric:
+    """Return the topology with a policy of all switches between nodes, or none."""
     network = {
         node.name
         for node in fabric.nodes
         if node.kind == "switch" and node.zone == NETWORK
     }
     links = tuple(
-        replace(link, queue_policy=policy) if {link.a, link.b} & network else link
+        replace(link, **policy) if {link.a, link.b} & network else link
         for link in fabric.links
     )
     return replace(fabric, links=links)
 
 
 def with_policy(fabric: Fabric, text: str) -> Fabric:
-    """Return the topology with the policy of a text for all its NICs, or the queues of all network switches.
+    """Return the topology with the policy of a text for all its NICs, or all network switches.
 
     Parameters
     ----------
     text : str
-        ``sender=NAME``, ``sender=file.py:Class``, ``sender=none``, or ``queue=...``; empty keeps the topology's.
+        ``sender=NAME``, ``sender=file.py:Class``, ``sender=none``, or another kind, such as ``queue=...``; empty keeps
+        the topology's.
 
     Raises
     ------
@@ -145,12 +170,12 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
     cache: dict[str, Fabric] = fabric.cache.setdefault("policies", {})
     if text not in cache:
         kind, sender = parse_policy(text)
-        if kind == "queue":
-            cache[text] = _with_queues(fabric, sender)
+        if kind in ("queue", "schedule"):
+            cache[text] = _with_wires(fabric, **{f"{kind}_policy": sender})
             return cache[text]
         if not any(node.nic is not None for node in fabric.nodes):
             raise InputError(
-                f"policy {text}: {fabric.name} lacks NICs, which have senders"
+                f"policy {text}: {fabric.name} lacks NICs, which have {kind}s"
             )
         nodes = tuple(
             node
@@ -170,8 +195,11 @@ def policy_notes(text: str, image: Image) -> tuple[str, ...]:
     names = sorted(
         {bound.sender.name for bound in image.senders if bound is not None}
     )
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(find_policy(name).kind.name, []).append(name)
     if names:
-        notes = [f"sender policy: {', '.join(names)}"]
+        notes = [f"{kind} policy: {', '.join(of)}" for kind, of in kinds.items()]
         if idle := [name for name in names if not _may_choose(image, name)]:
             why = "no flow has one path by hash (--routing ecmp)"
             notes.append(f"without effect: path of policy {', '.join(idle)}: {why}")

@@ -1,17 +1,20 @@
-"""Policies of a fabric, written in Python: congestion control of senders, and queues of switches.
+"""Policies of a fabric, written in Python: congestion control of senders and receivers, queues and schedules of
+switches.
 
 A policy is a class with a few functions on integers. The C engine calls compiled functions by their addresses, the
 reference engine the functions themselves.
 """
 
-from clusim.policies.sender import (
-    ACCEPT,
-    DROP,
-    MARK,
-    TRIM,
-    SenderFlow,
-    SwitchHop,
-    policy,
-)
+from clusim.policies.kinds import ACCEPT, DROP, MARK, TRIM, ClassHead, SwitchHop
+from clusim.policies.sender import SenderFlow, policy
 
-__all__ = ["ACCEPT", "DROP", "MARK", "TRIM", "SenderFlow", "SwitchHop", "policy"]
+__all__ = [
+    "ACCEPT",
+    "DROP",
+    "MARK",
+    "TRIM",
+    "ClassHead",
+    "SenderFlow",
+    "SwitchHop",
+    "policy",
+]

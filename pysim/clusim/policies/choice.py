@@ -1,4 +1,4 @@
-"""Choice of a policy of senders or queues by name or file, and its record for a flow or an output.
+"""Choice of a policy by name or file, and its record for a flow, a receiver or an output.
 
 A file is run only if the user names it: on the command line, in Python or in a topology.
 """
@@ -17,6 +17,7 @@ from typing import Any
 from clusim.base.errors import InputError, suggest
 from clusim.base.extensions import extensions, further_extensions
 from clusim.base.records import dataclass
+from clusim.policies.kinds import KINDS
 from clusim.policies.sender import DEFINED, SenderPolicy, read_class
 
 GROUP = "clusim.policies"
@@ -26,7 +27,7 @@ GROUP = "clusim.policies"
 @cache
 def shipped() -> dict[str, SenderPolicy]:
     """Return the shipped policies by name."""
-    from clusim.policies import dcqcn, hpcc, nscc, paths, timely, windows
+    from clusim.policies import dcqcn, hpcc, nscc, paths, rccc, timely, windows
 
     classes = {
         "dcqcn-policy": dcqcn.Dcqcn,
@@ -37,6 +38,7 @@ def shipped() -> dict[str, SenderPolicy]:
         "hpcc": hpcc.Hpcc,
         "plb": paths.Plb,
         "reps": paths.Reps,
+        "rccc": rccc.Rccc,
     }
     return {name: read_class(name, cls) for name, cls in classes.items()}
 
@@ -116,21 +118,19 @@ def _line_of(error: BaseException, path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Choice of a sender policy: its name, and constants in place of the class's."""
+    """Choice of a policy: its name, and constants in place of the class's."""
 
     name: str
     constants: tuple[tuple[str, int], ...] = ()
 
-    def check(self, kind: str = "sender") -> None:
-        """Raise `InputError` for an unknown policy or constant, or one of another kind (``sender`` or ``queue``)."""
+    def check(self, *kinds: str) -> None:
+        """Raise `InputError` for an unknown policy or constant, or one of other kinds than `kinds`."""
         of = find_policy(self.name)
-        if of.queues != (kind == "queue"):
-            other = (
-                "senders; use a class with enqueue"
-                if kind == "queue"
-                else "queues; use a class without"
+        if of.kind.name not in kinds:
+            marks = (KINDS[kind].mark or "acked" for kind in kinds)
+            raise InputError(
+                f"policy {self.name}: is of {of.kind.of}; use a class with {' or '.join(marks)}"
             )
-            raise InputError(f"policy {self.name}: is of {other}")
         for key, _ in self.constants:
             if key not in of.constants:
                 raise InputError(
@@ -164,6 +164,16 @@ class BoundSender:
         return [word for part in parts for word in part]
 
     @property
+    def flow_words(self) -> list[int]:
+        """Words of a flow's record at a receiver."""
+        parts = self.policy.flow.values()
+        return [
+            word
+            for part in parts
+            for word in (part if isinstance(part, tuple) else (part,))
+        ]
+
+    @property
     def identity(self) -> str:
         """Text that differs for policies with other results: source of the functions, and the record."""
         of = self.policy
@@ -179,6 +189,11 @@ def _module_source(of: SenderPolicy) -> str:
     return "".join(map(inspect.getsource, (*of.functions.values(), *helpers)))
 
 
+def option_of(name: str) -> str:
+    """Return the text of a policy for the option ``--policy``: its kind and name."""
+    return f"{find_policy(name).kind.name}={name}"
+
+
 def source_digest(text: str) -> str:
     """Return a text that differs for policies with other results: name and digest of the source of `text`."""
     _, sender = parse_policy(text)
@@ -189,7 +204,7 @@ def source_digest(text: str) -> str:
 
 
 def parse_policy(text: str) -> tuple[str, Sender | None]:
-    """Return kind and policy of ``sender=NAME`` or ``queue=NAME``; None is ``sender=none``, without rate control.
+    """Return kind and policy of ``KIND=NAME``, such as ``sender=NAME``; None is ``KIND=none``, without a policy.
 
     Raises
     ------
@@ -198,9 +213,9 @@ def parse_policy(text: str) -> tuple[str, Sender | None]:
     """
     kind, equals, name = text.partition("=")
     kind = kind.strip()
-    if not equals or kind not in ("sender", "queue"):
+    if not equals or kind not in KINDS:
         raise InputError(
-            f"policy {text!r}: must be sender=NAME or queue=NAME, such as sender=swift"
+            f"policy {text!r}: must be KIND=NAME, such as sender=swift; kinds: {', '.join(KINDS)}"
         )
     if name.strip() == "none":
         return kind, None

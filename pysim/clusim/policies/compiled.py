@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields as record_fields
 from functools import cache
 from hashlib import blake2b
@@ -21,15 +21,23 @@ from clusim.base.errors import InputError, lacking, one_line
 from clusim.base.files import write_bytes
 from clusim.base.kept import is_private, user_folder
 from clusim.policies.choice import find_policy
-from clusim.policies.sender import CALLS, RAISED, SenderPolicy, SwitchHop, syntax
+from clusim.policies.kinds import (
+    CALLS,
+    RAISED,
+    RECEIVER,
+    SCHEDULE,
+    ClassHead,
+    SwitchHop,
+)
+from clusim.policies.sender import SenderPolicy, syntax
 
 _HEAD = """from numba import carray, cfunc, from_dtype, int64, njit, types
 import numpy as np
 
 RECORD = from_dtype(np.dtype([{fields}]))
-HOP = from_dtype(np.dtype([{hop}]))
+ROW = from_dtype(np.dtype([{row}]))
 ENTRY = types.void(
-    types.CPointer(RECORD), int64, int64, int64, int64, int64, types.CPointer(HOP), int64
+    types.CPointer(RECORD), int64, int64, int64, int64, int64, types.CPointer(ROW), int64
 )
 """
 
@@ -44,10 +52,6 @@ def {name}_entry(record, now_ps, size_bytes, rtt_ps, marked, path, first_hop, nu
     except Exception:
         flow.rate = {raised}
 """
-
-
-_OF_QUEUES = ("size_bytes", "rtt_ps", "marked", "path")
-"""Arguments of an entry that carry packet, queue, free bytes and channel for ``enqueue``."""
 
 
 def _helpers(function: Callable[..., Any], seen: dict[str, Any]) -> dict[str, Any]:
@@ -83,34 +87,45 @@ def source(of: SenderPolicy) -> str:
     used: dict[str, Any] = {}
     for function in of.functions.values():
         _helpers(function, used)
-    sizes = {
-        name: (len(words),)
-        for name, words in of.state.items()
-        if isinstance(words, tuple)
-    }
-    fields = ", ".join(
-        f"({name!r}, np.int64, {sizes.get(name, ())})" for name in of.fields
-    )
-    hop = ", ".join(
-        f"({item.name!r}, np.int64)" for item in record_fields(SwitchHop)
-    )
-    parts = [_HEAD.format(fields=fields, hop=hop)]
+    fields = _columns(of.fields, of.state)
+    parts = [_HEAD.format(fields=fields, row=_row(of))]
     parts += [
         f"\n{name} = {value}\n" if isinstance(value, int) else _text(value)
         for name, value in used.items()
     ]
+    kind = of.kind
     for name, function in of.functions.items():
-        passed = of.arguments(name) if name != "enqueue" else _OF_QUEUES
-        arguments = ", ".join(("flow", "now_ps", *passed))
-        answer = "flow.path = " if name == "enqueue" else ""
+        passed = kind.passed.get(name) or of.arguments(name)
         entry = {
             "name": name,
-            "answer": answer,
-            "arguments": arguments,
+            "answer": f"flow.{kind.answer} = " if kind.answer else "",
+            "arguments": ", ".join(("flow", "now_ps", *passed)),
             "raised": RAISED,
         }
         parts += [_text(function), _ENTRY.format(**entry)]
     return "".join(parts)
+
+
+def _columns(
+    names: Iterable[str], state: Mapping[str, int | tuple[int, ...]]
+) -> str:
+    """Return the fields of a record for numpy: integers, and arrays of them."""
+    sizes = {
+        name: (len(words),)
+        for name, words in state.items()
+        if isinstance(words, tuple)
+    }
+    return ", ".join(
+        f"({name!r}, np.int64, {sizes.get(name, ())})" for name in names
+    )
+
+
+def _row(of: SenderPolicy) -> str:
+    """Return the fields of a row of the table that functions receive."""
+    if of.kind is RECEIVER:
+        return _columns(of.flow or ("unused",), of.flow)
+    row = ClassHead if of.kind is SCHEDULE else SwitchHop
+    return _columns([item.name for item in record_fields(row)], {})
 
 
 def _folder() -> Path:

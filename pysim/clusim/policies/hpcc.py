@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from clusim.policies.sender import SenderFlow, SwitchHop
+from clusim.policies.kinds import SwitchHop
+from clusim.policies.sender import SenderFlow
 
 ONE = 65536
 MOST_USE = 64 * ONE

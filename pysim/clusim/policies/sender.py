@@ -1,10 +1,11 @@
-"""Sender policies: congestion control of a queue pair, as a class of integer fields and functions.
+"""Policies: a class of integer fields and functions, such as the congestion control of a queue pair.
 
 **Hardware** Programmable congestion control of NICs.
 
-**Model** Section 5 of the timing contract. A class has constants (``name: Final = 3``), state (``name: int = 0``, one
-value per flow, or ``name: list[int] = [0] * 8``) and any of the functions `CALLS`. They read and set fields of `self`;
-`rate`, `window`, `timer_ps` and `path` are answers.
+**Model** Sections 4 and 5 of the timing contract. A class has constants (``name: Final = 3``), state
+(``name: int = 0``, one value per flow, or ``name: list[int] = [0] * 8``) and functions of one kind
+(`clusim.policies.kinds`). They read and set fields of `self`; of senders `rate`, `window`, `timer_ps` and `path` are
+answers.
 
 **Not modelled** Bytes of telemetry in packets; the time that a NIC needs to run the policy.
 """
@@ -20,73 +21,18 @@ from typing import Any, Final, TypeVar, get_origin, get_type_hints
 
 from clusim.base.errors import InputError, suggest
 from clusim.base.records import dataclass
-
-CALLS: dict[str, tuple[str, ...]] = {
-    "start": (),
-    "sent": ("size_bytes",),
-    "acked": ("size_bytes", "rtt_ps", "marked"),
-    "notified": (),
-    "timer": (),
-    "lost": ("size_bytes",),
-    "enqueue": ("size_bytes", "queue_bytes", "free_bytes", "vc"),
-}
-"""Functions of a policy, in the order of the engine, and their arguments after `self` and `now_ps`.
-
-`enqueue` is the only one of a policy of queues, the others are of senders.
-"""
-
-ACCEPT, MARK, TRIM, DROP = range(4)
-"""Answers of `enqueue`."""
-
-OPTIONAL = {"acked": ("path", "hops")}
-"""Further arguments that a function may have."""
-
-WORDS = (
-    "rate",
-    "window",
-    "timer_ps",
-    "path",
-    "in_flight",
-    "line_rate",
-    "min_rate",
-    "key",
+from clusim.policies.kinds import (
+    ANSWER_WORDS,
+    CALLS,
+    KINDS,
+    OPTIONAL,
+    SENDER,
+    UNLIMITED_BYTES,
+    WORDS,
+    PolicyKind,
 )
-"""Fields that every flow has: the first words of its record."""
-
-ANSWERS = WORDS[:4]
-
-UNLIMITED_BYTES = 2**62
-"""Window of a flow until its policy sets it [bytes]."""
-
-RAISED = -(2**63)
-"""Rate after a function that failed, such as by a division by zero."""
 
 _INT64 = range(-(2**63), 2**63)
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchHop:
-    """Telemetry of a hop: the output of a switch at the start of a packet.
-
-    Attributes
-    ----------
-    time_ps : int
-        Time at which the packet starts on the wire [ps].
-    queue_bytes : int
-        Bytes that wait there, without the packet.
-    sent_bytes : int
-        Bytes sent on the wire before the packet, with headers.
-    rate : int
-        Rate of the wire [bytes per 2^30 ps].
-    wire : int
-        The wire; another one after a change of the path.
-    """
-
-    time_ps: int
-    queue_bytes: int
-    sent_bytes: int
-    rate: int
-    wire: int
 
 
 class SenderFlow:
@@ -120,9 +66,41 @@ class SenderFlow:
     key: int
 
 
+class ReceiverFlows:
+    """Fields that the functions of a receiver policy find in `self`; a base class for type checkers.
+
+    Attributes
+    ----------
+    credit : int
+        Answer: payload that a flow may send in addition [bytes]; 0 before each call.
+    flow : int
+        Answer: number of this flow.
+    timer_ps : int
+        Time of the next call of `timer` [ps], later than now; 0 is none, and what it is after each call.
+    num_flows : int
+        Flows of the receiver, numbered from 0.
+    line_rate, min_rate : int
+        Rates of the NIC's port and its lowest rate of a flow [bytes per 2^30 ps].
+    key : int
+        Hash of the receiver.
+    """
+
+    credit: int
+    flow: int
+    timer_ps: int
+    num_flows: int
+    line_rate: int
+    min_rate: int
+    key: int
+
+
+BASES = (SenderFlow, ReceiverFlows)
+"""Base classes of policies, whose fields are no state."""
+
+
 @dataclass(frozen=True, slots=True)
 class SenderPolicy:
-    """A sender policy: its class and tables of fields.
+    """A policy: its class and tables of fields.
 
     Attributes
     ----------
@@ -132,12 +110,21 @@ class SenderPolicy:
         The class with the original functions.
     constants, state : dict
         Fields and their values at the start of a flow; arrays of state are tuples.
+    flow : dict
+        The same of each flow at a receiver: the class ``Flow`` in the class.
     """
 
     name: str
     cls: type[Any] = field(repr=False, compare=False)
     constants: dict[str, int]
     state: dict[str, int | tuple[int, ...]]
+    flow: dict[str, int | tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> PolicyKind:
+        """Its kind, by the functions that the class has."""
+        marks = (kind for kind in KINDS.values() if kind.mark)
+        return next((kind for kind in marks if hasattr(self.cls, kind.mark)), SENDER)
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -150,32 +137,29 @@ class SenderPolicy:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the words of a flow's record."""
-        return (*WORDS, *self.state, *self.constants)
+        """Names of the words of a record."""
+        return (*self.kind.words, *self.state, *self.constants)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Fields that functions may set: answers and state."""
+        return (*self.kind.words[:ANSWER_WORDS], *self.state, *self.flow)
 
     def arguments(self, call: str) -> tuple[str, ...]:
         """Return the arguments of a function after `self` and `now_ps`."""
         return tuple(inspect.signature(self.functions[call]).parameters)[2:]
 
     @property
-    def queues(self) -> bool:
-        """True if it is a policy of queues, not of senders."""
-        return "enqueue" in self.functions
-
-    @property
     def mode(self) -> int:
-        """Value of the image's ``controls.sender``: 3 for queues, 2 with telemetry, otherwise 1."""
-        if self.queues:
-            return 3
-        return (
-            2
-            if "acked" in self.functions and "hops" in self.arguments("acked")
-            else 1
-        )
+        """Value of the image's ``controls.sender``: of its kind, or 2 with telemetry."""
+        acked = self.functions.get("acked")
+        return 2 if acked and "hops" in self.arguments("acked") else self.kind.mode
 
     @property
     def chooses_path(self) -> bool:
         """True if a function sets the path of the next packet."""
+        if self.kind is not SENDER:
+            return False
         nodes = (
             node
             for call in self.functions.values()
@@ -212,7 +196,7 @@ class SenderPolicy:
         """
         first = {"rate": rates["line_rate"], "window": UNLIMITED_BYTES}
         first |= {"line_rate": rates["line_rate"], "min_rate": rates["min_rate"]}
-        fixed = {name: first.get(name, 0) for name in WORDS}
+        fixed = {name: first.get(name, 0) for name in self.kind.words}
         values = {
             name: constants.get(name, rates.get(name, value))
             for name, value in self.constants.items()
@@ -257,14 +241,22 @@ def policy(cls: P) -> P:
     return cls
 
 
-def read_class(name: str, cls: type[Any]) -> SenderPolicy:
-    """Return the policy of a class."""
+def _read_fields(
+    name: str, cls: type[Any]
+) -> tuple[dict[str, int], dict[str, int | tuple[int, ...]]]:
+    """Return constants and state of a class."""
+    inherited = {
+        key
+        for base in BASES
+        if issubclass(cls, base)
+        for key in base.__annotations__
+    }
     hints = {
         key: hint
         for base in reversed(cls.__mro__[:-1])
-        if base is not SenderFlow
+        if base not in BASES
         for key, hint in get_type_hints(base).items()
-        if key not in SenderFlow.__annotations__
+        if key not in inherited
     }
     constants: dict[str, int] = {}
     state: dict[str, int | tuple[int, ...]] = {}
@@ -282,17 +274,27 @@ def read_class(name: str, cls: type[Any]) -> SenderPolicy:
             constants[key] = words[0]
         else:
             state[key] = words[0] if value is not words else tuple(words)
-    result = SenderPolicy(name, cls, constants, state)
+    return constants, state
+
+
+def read_class(name: str, cls: type[Any]) -> SenderPolicy:
+    """Return the policy of a class."""
+    constants, state = _read_fields(name, cls)
+    fixed, flow = _read_fields(name, getattr(cls, "Flow", object))
+    if fixed:
+        raise InputError(f"{name}: Flow.{next(iter(fixed))}: is state, not Final")
+    result = SenderPolicy(name, cls, constants, state, flow)
     if not result.functions:
         raise InputError(
             f"{name}: without a function; a policy has {', '.join(CALLS)}"
         )
-    if result.queues and len(result.functions) > 1:
-        raise InputError(
-            f"{name}: enqueue is of queues, the other functions are of senders; split it"
-        )
+    kind = result.kind
     for call, function in result.functions.items():
-        names, more = ("self", "now_ps", *CALLS[call]), OPTIONAL.get(call, ())
+        if call not in kind.calls:
+            raise InputError(
+                f"{name}: {kind.mark or 'a policy'} is of {kind.of}, {call} is not; split it"
+            )
+        names, more = ("self", "now_ps", *kind.calls[call]), OPTIONAL.get(call, ())
         present = tuple(inspect.signature(function).parameters)
         if present != (*names, *(name for name in more if name in present)):
             must = ", ".join((*names, *(f"or also {name}" for name in more)))
@@ -329,10 +331,7 @@ def _problems(of: SenderPolicy) -> Iterator[tuple[str, int]]:
                 continue
             if node.value.id == "self" and node.attr not in of.fields:
                 yield f"no field {node.attr!r}{suggest(node.attr, of.fields)}", line
-            if isinstance(node.ctx, ast.Store) and node.attr not in (
-                *ANSWERS,
-                *of.state,
-            ):
+            if isinstance(node.ctx, ast.Store) and node.attr not in of.answers:
                 yield f"sets {node.attr}, which is not state", line
             if isinstance(node.ctx, ast.Store) and isinstance(
                 of.state.get(node.attr), tuple

@@ -329,7 +329,8 @@ def as_policy(policy: str | type[Any]) -> str:
         return policy
     if not hasattr(policy, "clusim_policy"):
         raise InputError(f"policy {policy!r}: not defined with @clusim.policy")
-    return f"sender={policy.clusim_policy.name}"
+    of = policy.clusim_policy
+    return f"{of.kind.name}={of.name}"
 
 
 def as_ps(time: int | str) -> int:

@@ -12,7 +12,7 @@ from clusim.engine.image import Image, empty
 from clusim.engine.ranges import packets_refused
 from clusim.lowering import Grain
 from clusim.lowering.buffers import Packets, growth, roomy_wires, unblocked_burst
-from clusim.lowering.controls import judge_queues
+from clusim.lowering.controls import put_policies
 from clusim.lowering.forwarding import flow_hash
 from clusim.lowering.grain import automatic, check_granularity, power_below
 from clusim.lowering.spreads import Spreading
@@ -143,13 +143,12 @@ def to_image(
         endpoints=arrays.endpoints,
         formats=arrays.formats,
         wires=wires,
-        schedules=arrays.schedules,
         targets=arrays.targets,
         routes=arrays.routes,
         group_off=arrays.group_off,
         group_wires=arrays.group_wires,
         units=arrays.units,
-        **judge_queues(fabric, wires, paths.controls),
+        **put_policies(fabric, wires, paths.controls, arrays.schedules),
         spreads=paths.spreads,
         sources=sources,
         messages=table,

@@ -1,4 +1,4 @@
-"""Laws of a sender policy: an uncontended flow, two flows, an incast, and equal results of engines and threads.
+"""Laws of a policy: an uncontended flow, two flows, an incast, and equal results of engines and threads.
 
 **Hardware** Congestion control of NICs, which must share a link, fill it and starve no flow.
 **Model** Packets of flows between NICs of different nodes. *Uncontended*: one flow has the time without rate control,
@@ -6,7 +6,7 @@ to the picosecond, or by its target if that is a part of the link. *Two flows*: 
 first; the link moves both in `SHARED_PS`. Convergence is the time from its start after which Jain's index of the rates
 stays above `FAIR`; index and link use are those of the second half. *Incast*: equal flows from different nodes to one
 NIC at once; the policy must change it. *Engines*: random networks and flows (``policy_networks.yaml``) on the C engine
-and the reference.
+and the reference; these and equal threads are the laws of policies of switches.
 **Not modelled** Many flows over long paths, unequal round trips.
 **Parameters** The limits below are *assumed*; the tests of the shipped policies have the same for two flows.
 """
@@ -23,7 +23,8 @@ from clusim.analysis.flowrates import FlowRates, flow_rates, jain
 from clusim.base.datafiles import read
 from clusim.base.errors import InputError
 from clusim.base.json_schema import JsonObject, Round6
-from clusim.policies.choice import find_policy, parse_policy
+from clusim.policies.choice import find_policy, option_of
+from clusim.policies.kinds import RECEIVER, SENDER
 from clusim.policies.sender import SenderFlow, policy
 from clusim.results.result import Result
 from clusim.simulation.api import traffic
@@ -144,11 +145,11 @@ def check_policy(
     InputError
         An unknown policy, an error of its functions, or too few nodes.
     """
-    checked = f"sender={name}"
-    if parse_policy(checked)[1] is None:
+    if name == "none":
         raise InputError(
             f"policy {name}: without functions; name a policy or file.py:Class"
         )
+    checked = option_of(name)
     if system.num_zones <= senders:
         raise InputError(
             f"{system.name}: {system.num_zones} nodes; must be {senders + 1} or more"
@@ -159,29 +160,9 @@ def check_policy(
         return traffic(system, flows=flows, policy=policy, routing="ecmp", **options)
 
     incast = [Flow(zone * step, 0, FLOW_BYTES) for zone in range(1, senders + 1)]
-    progress("uncontended flow")
-    alone = incast[:1]
-    free_ps = run(alone, "sender=none").time_ps
-    target_ps = round(free_ps / find_policy(name).target_use)
-    late_ps, most_ps = run(alone).time_ps - free_ps, target_ps - free_ps
-    laws = [
-        PolicyLaw(
-            "uncontended flow, delay", late_ps, most_ps, "ps", late_ps <= most_ps
-        )
-    ]
-    progress("two flows")
-    laws += _sharing(
-        flow_rates(run(_two_flows(incast, free_ps))), FLOW_BYTES * 1e3 / target_ps
-    )
-    progress(f"incast of {senders}")
-    result = run(incast)
-    laws += _incast(result, target_ps)
-    progress("reaction")
-    reacts = result.fingerprint != run(incast, LineRate).fingerprint
-    why = "" if reacts else "never reacted: equal to flows at the line rate"
-    laws.append(
-        PolicyLaw(f"incast of {senders}, reaction", int(reacts), 1, "", reacts, why)
-    )
+    laws: list[PolicyLaw] = []
+    if find_policy(name).kind in (SENDER, RECEIVER):
+        laws = _laws_of_flows(name, incast, run, progress)
     progress(f"engines on {networks} networks")
     laws.append(_equal_engines(checked, networks))
     progress("threads")
@@ -201,6 +182,41 @@ def _equal_engines(checked: str, networks: int) -> PolicyLaw:
     note = f"network {different[0]}" if different else ""
     law = "engines, equal networks"
     return PolicyLaw(law, equal, networks, "", not different, note)
+
+
+def _laws_of_flows(
+    name: str,
+    incast: list[Flow],
+    run: Callable[..., Result],
+    progress: Callable[[str], None],
+) -> list[PolicyLaw]:
+    """Return the laws of congestion control; policies of switches have none of them."""
+    progress("uncontended flow")
+    alone = incast[:1]
+    free_ps = run(alone, "sender=none").time_ps
+    target_ps = round(free_ps / find_policy(name).target_use)
+    late_ps, most_ps = run(alone).time_ps - free_ps, target_ps - free_ps
+    laws = [
+        PolicyLaw(
+            "uncontended flow, delay", late_ps, most_ps, "ps", late_ps <= most_ps
+        )
+    ]
+    progress("two flows")
+    laws += _sharing(
+        flow_rates(run(_two_flows(incast, free_ps))), FLOW_BYTES * 1e3 / target_ps
+    )
+    progress(f"incast of {len(incast)}")
+    result = run(incast)
+    laws += _incast(result, target_ps)
+    progress("reaction")
+    reacts = result.fingerprint != run(incast, LineRate).fingerprint
+    why = "" if reacts else "never reacted: equal to flows at the line rate"
+    laws.append(
+        PolicyLaw(
+            f"incast of {len(incast)}, reaction", int(reacts), 1, "", reacts, why
+        )
+    )
+    return laws
 
 
 def _at_least(law: str, value: float, limit: float) -> PolicyLaw:

@@ -36,10 +36,10 @@ from clusim.topology.schema import (
     ChipSpec,
     LinkTypeSpec,
     NicSpec,
-    QueuePolicySpec,
     RateControlSpec,
     SwitchSpec,
     Topology,
+    WirePolicySpec,
 )
 from clusim.topology.validate import KeyPath, Problems
 
@@ -159,17 +159,17 @@ def look_at_thresholds(
         )
 
 
-def look_at_queues(problems: Problems, path: KeyPath, spec: LinkTypeSpec) -> None:
-    """Report a policy of queues that is unknown, or of senders."""
-    if spec.queue_policy is None:
-        return
-    try:
-        sender = sender_of(spec.queue_policy)
-        assert sender is not None
-        sender.check("queue")
-    except ClusimError as error:
-        problems.add((*path, "queue_policy"), str(error))
-        spec.queue_policy = None
+def look_at_policies(problems: Problems, path: KeyPath, spec: LinkTypeSpec) -> None:
+    """Report a policy of a link that is unknown, or of another kind."""
+    for kind in ("queue", "schedule"):
+        key = f"{kind}_policy"
+        try:
+            sender = sender_of(getattr(spec, key))
+            if sender is not None:
+                sender.check(kind)
+        except ClusimError as error:
+            problems.add((*path, key), str(error))
+            setattr(spec, key, None)
 
 
 def merge(base: S, over: Spec) -> S:
@@ -247,7 +247,7 @@ class Catalogue:
             self.problems.add((section, name, "cpu"), message)
         if isinstance(spec, LinkTypeSpec):
             look_at_thresholds(self.problems, (section, name), spec)
-            look_at_queues(self.problems, (section, name), spec)
+            look_at_policies(self.problems, (section, name), spec)
 
     def _look_at_control(self, path: KeyPath, spec: NicSpec) -> None:
         """Report an unknown rate control; a base that is a policy becomes its policy."""
@@ -266,7 +266,7 @@ class Catalogue:
         try:
             sender = sender_of(control)
             if sender is not None:
-                sender.check()
+                sender.check("sender", "receiver")
         except ClusimError as error:
             self.problems.add(path, str(error))
             spec.rate_control = None
@@ -325,9 +325,9 @@ class Catalogue:
                 self.sources[f"{_WHAT[section]} {name}: {key}"] = str(figure)
 
 
-def sender_of(spec: RateControlSpec | QueuePolicySpec) -> Sender | None:
-    """Return the policy of a rate control or of queues, or None."""
-    if spec.policy is None:
+def sender_of(spec: RateControlSpec | WirePolicySpec | None) -> Sender | None:
+    """Return the policy of a rate control or of a link, or None."""
+    if spec is None or spec.policy is None:
         return None
     values = (spec.constants or {}).items()
     return Sender(

@@ -130,9 +130,8 @@ def make_link(spec: LinkTypeSpec, name: str = "") -> Link:
         trim_bytes=drop.trim if drop.queue else 0,
         priority=tuple(schedule.priority or ()),
         weights=tuple(schedule.weights or ()),
-        queue_policy=None
-        if spec.queue_policy is None
-        else sender_of(spec.queue_policy),
+        queue_policy=sender_of(spec.queue_policy),
+        schedule_policy=sender_of(spec.schedule_policy),
     )
 
 

@@ -99,6 +99,7 @@ LinkKeys = TypedDict(
         "drop": str | Part,
         "schedule": str | Part,
         "queue_policy": str | Part,
+        "schedule_policy": str | Part,
         "weight": int,
         "class": str,
     },

@@ -190,9 +190,10 @@ def build_topology(
         for key in ("base", "policy"):
             if ":" in (getattr(control, key, None) or ""):
                 setattr(control, key, os.fspath(base / getattr(control, key)))
-    for queues in (link.queue_policy for link in topology.link_types.values()):
-        if base is not None and queues is not None and ":" in queues.policy:
-            queues.policy = os.fspath(base / queues.policy)
+    for link in topology.link_types.values():
+        for policy in (link.queue_policy, link.schedule_policy):
+            if base is not None and policy is not None and ":" in policy.policy:
+                policy.policy = os.fspath(base / policy.policy)
     if topology.cluster is not None:
         from clusim.topology.cluster import build_cluster
 

@@ -58,6 +58,8 @@ class Link:
         By class of traffic: priority (lowest first), and share among equal priorities.
     queue_policy : Sender or None
         Policy of the queues of a switch for the link.
+    schedule_policy : Sender or None
+        Policy of the order of its classes, in place of priority and weights.
     cls : str
         Class in reports: ``nvlink``, ``trunk``, ``ethernet`` ...
     name : str
@@ -91,6 +93,7 @@ class Link:
     priority: tuple[int, ...] = ()
     weights: tuple[int, ...] = ()
     queue_policy: Sender | None = None
+    schedule_policy: Sender | None = None
 
     @property
     def label(self) -> str:

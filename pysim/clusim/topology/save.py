@@ -294,10 +294,9 @@ def _link(link: Link) -> dict[str, Any]:
         data["drop"] |= {"trim": f"{link.trim_bytes}B"} if link.trim_bytes else {}
     if link.priority or link.weights:
         data["schedule"] = {"priority": [*link.priority], "weights": [*link.weights]}
-    if link.queue_policy is not None:
-        constants = dict(link.queue_policy.constants)
-        data["queue_policy"] = {
-            "policy": link.queue_policy.name,
-            "constants": constants,
-        }
+    for key in ("queue_policy", "schedule_policy"):
+        policy = getattr(link, key)
+        if policy is not None:
+            constants = dict(policy.constants)
+            data[key] = {"policy": policy.name, "constants": constants}
     return data

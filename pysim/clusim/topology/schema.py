@@ -290,8 +290,8 @@ class ScheduleSpec(Spec):
     weights: Annotated[list[Weight], Field(max_length=7)] | None = None
 
 
-class QueuePolicySpec(Spec):
-    """Policy of the queues of a switch."""
+class WirePolicySpec(Spec):
+    """Policy of the queues or of the schedule of a switch."""
 
     policy: str
     constants: dict[str, int | str] | None = None
@@ -313,7 +313,8 @@ class LinkTypeSpec(Spec):
     ecn: Annotated[EcnSpec | None, no_ecn] = None
     drop: Annotated[DropSpec | None, no_drop] = None
     schedule: Annotated[ScheduleSpec | None, no_schedule] = None
-    queue_policy: Annotated[QueuePolicySpec | None, policy_or_mapping] = None
+    queue_policy: Annotated[WirePolicySpec | None, policy_or_mapping] = None
+    schedule_policy: Annotated[WirePolicySpec | None, policy_or_mapping] = None
     weight: Annotated[int, Field(ge=1, le=64)] | None = None
     class_: Annotated[
         str | None, Field(alias="class", min_length=1, max_length=64)

@@ -18,6 +18,7 @@ from support.covering import THOROUGH
 from support.engines import Wanted
 from support.random_images import images, random_image
 from support.random_losses import lossy_image
+from support.random_policies import chosen_image, granted_image
 from support.random_queues import judged_image
 from support.random_schedules import scheduled_image
 from support.random_senders import sender_image
@@ -137,12 +138,20 @@ def test_engines_agree_on_random_images(every_compiled, batch):
             raise
 
 
+def with_further_policies(image: Image, seed: int) -> Image:
+    """Return the image with policies of receivers, schedules, both or neither."""
+    rng = random.Random(f"policies {seed}")
+    image = chosen_image(image, rng) if rng.random() < 0.5 else image
+    return granted_image(image, rng) if rng.random() < 0.5 else image
+
+
 def compare_with_losses(seed: int, every_compiled) -> None:
     rng = random.Random(seed)
     image = lossy_image(scheduled_image(random_image(rng), rng), rng)
     try:
         image = sender_image(image, rng) if seed % 2 else image
-        compare(judged_image(image, rng) if seed % 3 == 0 else image, every_compiled)
+        image = judged_image(image, rng) if seed % 3 == 0 else image
+        compare(with_further_policies(image, seed), every_compiled)
     except BaseException as error:
         error.add_note(f"lossy_image of scheduled_image of random_image(random.Random({seed}))")
         raise

@@ -28,11 +28,21 @@ class Classes:
         self._levels = levels
         self._turn = {priority: classes[0] for priority, classes in levels.items()}
 
-    def choose(self, eligible: list[Eligible]) -> int:
-        """Return the index of the candidate that is granted now."""
+    def first(self, eligible: list[Eligible]) -> dict[int, Eligible]:
+        """Return the first candidate of each class."""
         heads: dict[int, Eligible] = {}
         for one in sorted(eligible, key=self._order):
             heads.setdefault(one.vc, one)
+        return heads
+
+    def take(self, one: Eligible) -> int:
+        """Grant a candidate chosen by a policy; return its index."""
+        self._last[one.vc] = one.candidate
+        return one.candidate
+
+    def choose(self, eligible: list[Eligible]) -> int:
+        """Return the index of the candidate that is granted now."""
+        heads = self.first(eligible)
         priority = min(self._spec.priority[vc] for vc in heads)
         classes, deficit = self._levels[priority], self._deficit
         while True:

@@ -9,8 +9,8 @@ from functools import partial
 
 from clusim.engine.abi import Beyond, Policy
 from clusim.engine.reference.machine import Machine
-from clusim.engine.reference.senders import SenderRate
-from clusim.engine.reference.specs import ConnSpec
+from clusim.engine.reference.senders import rate_of
+from clusim.engine.reference.specs import ConnSpec, FlowRate
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class ConnectionState:
         The running counts `b` of section 5 (mod 2^32); a staged connection counts its READs separately.
     writes : int
         Earlier WRITEs.
-    rate : SenderRate or None
+    rate : FlowRate or None
         Rate control of its writes.
     posts : deque
         Slices issued that have not posted, in order.
@@ -52,7 +52,7 @@ class ConnectionState:
     writes: int = 0
     packet_count: int = field(init=False)
     read_count: int = field(init=False)
-    rate: SenderRate | None = field(init=False)
+    rate: FlowRate | None = field(init=False)
     posts: deque[Post] = field(default_factory=deque)
     waiters: set[int] = field(default_factory=set)
 
@@ -60,9 +60,7 @@ class ConnectionState:
         self.packet_count = self.read_count = self.spec.key
         who = (Beyond.CONNECTION, self.index)
         control = self.spec.control
-        self.rate = (
-            None if control is None else SenderRate(control, who, self.machine)
-        )
+        self.rate = rate_of(control, who, self.machine)
 
     def count(self, packets: int, staged_read: bool) -> int:
         """Count the packets of a new transfer; return the count before it, or the pinned key."""

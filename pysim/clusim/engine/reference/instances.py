@@ -115,7 +115,7 @@ class _Carry:
         if not self.awaited:
             self.instance.resume_at(max(end_ps, self.pace_ps))
 
-    def completed(self, transfer: Transfer, v_ps: int) -> None:
+    def note_completion(self, transfer: Transfer, v_ps: int) -> None:
         """End an awaited transfer when its data have arrived; let a write post."""
         transfer.complete = True
         if self.awaited:

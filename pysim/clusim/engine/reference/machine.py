@@ -21,16 +21,16 @@ from clusim.engine.ranges import MEM_BYTES_256_END, OWED_256_END, TIME_END_PS
 from clusim.engine.reference.classes import Classes
 from clusim.engine.reference.conservation import OrderCounters, Payload
 from clusim.engine.reference.model import Model
+from clusim.engine.reference.operations import UnitState, Vertex
 from clusim.engine.reference.packets import (
     Buffer,
     Line,
     Packet,
     Transfer,
-    UnitState,
-    Vertex,
 )
-from clusim.engine.reference.specs import FlowRate
+from clusim.engine.reference.specs import FlowRate, Sampled
 from clusim.engine.reference.wires import Pause, Wire
+from clusim.policies.kinds import ClassHead
 
 
 class Class(IntEnum):
@@ -181,6 +181,14 @@ class Judge(Protocol):
         ...
 
 
+class Chooser(Protocol):
+    """Policy of the classes of a wire."""
+
+    def choose(self, heads: list[ClassHead]) -> int | None:
+        """Return the class of the next packet; None after an illegal answer."""
+        ...
+
+
 Who = tuple[Beyond, int]
 """Owner of a time, named if a run ends because it would leave the ranges (section 1)."""
 
@@ -210,8 +218,14 @@ class Machine:
         Rate control of connections and sources that have one.
     payload : Payload
         Payload of complete transfers.
-    queues : dict
-        Policies of the queues of wires.
+    credits : dict
+        Rate control of flows that send on credit, by flow number and receiver.
+    finished : bool
+        True after the end of the run, while packets drain.
+    drained : int
+        Timers of receivers after the end of the run.
+    queues, schedules : dict
+        Policies of the queues and of the classes of wires.
     flowlets : dict
         Last wire of each flow to a target at a node, and the time of its last packet there.
     """
@@ -242,7 +256,9 @@ class Machine:
         self.examine: set[int] = set()
         self.beyond: Who | None = None
         self.failures: dict[Who, Exception] = {}
-        self.controls: dict[Who, FlowRate] = {}
+        self.controls: dict[Who, Sampled] = {}
+        self.credits: dict[tuple[int, int], FlowRate] = {}
+        self.finished, self.drained = False, 0
         self.payload = Payload(len(model.endpoints))
         self.orders = [OrderCounters() for _ in model.targets]
         self.lines: dict[tuple[int, int, tuple[int, ...], int], Line] = {}
@@ -250,6 +266,7 @@ class Machine:
         self.flowlets: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.promised: dict[tuple[int, int], int] = {}
         self.queues: dict[int, Judge] = {}
+        self.schedules: dict[int, Chooser] = {}
 
     def refuse(self, who: Who) -> None:
         """Note that something left the ranges; of several in a timestamp the first is named."""
@@ -257,7 +274,7 @@ class Machine:
 
     def fail(self, who: Who, error: Exception) -> None:
         """End the run with the error of a policy, unless something before it is named."""
-        self.failures[who] = error
+        self.failures.setdefault(who, error)
         self.refuse(who)
 
     def raise_refusal(self) -> None:

@@ -134,7 +134,11 @@ class Model:
             incoming[dst].append(wire)
             outgoing[src].append(wire)
         formats = (self.formats[number] for number in wires["format"])
-        rows = (None, *_specs(ClassSchedule, image.schedules))
+        chosen = (
+            self._controls.get(number - 1)
+            for number in image.schedules["policy"].tolist()
+        )
+        rows = (None, *_specs(ClassSchedule, image.schedules, policy=chosen))
         schedules = (rows[number] for number in wires["schedule"])
         policies = (
             self._controls.get(number - 1) for number in wires["policy"].tolist()

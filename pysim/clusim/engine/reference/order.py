@@ -10,10 +10,15 @@ from clusim.engine.reference.repeats import owner_of, repeat_all, repeat_lost
 
 
 def receiver_of(machine: Machine, transfer: Transfer) -> OrderCounters:
-    """Return the counters of a transfer's receiving NIC, or of its endpoint."""
+    """Return the counters of a transfer's receiver."""
+    return machine.orders[receiver_target(transfer)]
+
+
+def receiver_target(transfer: Transfer) -> int:
+    """Return a transfer's receiving NIC, or its endpoint."""
     terms = transfer.terms
     vias = len(terms.targets) - 1 - (terms.kind == Kind.FETCH)
-    return machine.orders[terms.targets[-2 if vias else -1]]
+    return terms.targets[-2 if vias else -1]
 
 
 def join(machine: Machine, transfer: Transfer) -> None:

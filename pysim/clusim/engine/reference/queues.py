@@ -1,7 +1,8 @@
-"""Policies of the queues of wires: accept, mark, trim or drop by the function of a class (section 4)."""
+"""Policies of the queues and of the classes of wires, by the function of a class (section 4)."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from clusim.engine.abi import NONE, Beyond, SenderCall, policy_failed
@@ -9,16 +10,19 @@ from clusim.engine.reference.machine import Machine
 from clusim.engine.reference.packets import Packet
 from clusim.engine.reference.specs import ControlSpec, hash32
 from clusim.engine.reference.wires import Wire
-from clusim.policies.sender import ACCEPT, DROP, RAISED
+from clusim.policies.kinds import ACCEPT, DROP, RAISED, ClassHead
 
 _ENDLESS = 2**62
 
 
-class WireQueue:
-    """The policy of the queues of a wire, with its state."""
+class WirePolicy:
+    """A policy of a wire, with its state."""
 
-    def __init__(self, spec: ControlSpec, wire: Wire, seed: int) -> None:
+    def __init__(
+        self, spec: ControlSpec, wire: Wire, machine: Machine, salt: int
+    ) -> None:
         self._policy, self._wire = spec.bound.policy, wire
+        self._machine = machine
         self._state: Any = object.__new__(self._policy.cls)
         for name, value in zip(self._policy.fields, spec.bound.record, strict=True):
             setattr(
@@ -26,16 +30,50 @@ class WireQueue:
             )
         rate = (wire.spec.rate_num << 30) // wire.spec.rate_den
         self._state.rate = self._state.line_rate = rate
-        self._state.key = hash32(seed, NONE - 1, wire.index)
+        self._state.key = hash32(machine.model.seed, salt, wire.index)
         self._failed = False
+
+    def _ask(
+        self, call: SenderCall, legal: Collection[int], *arguments: Any
+    ) -> int | None:
+        """Return the answer of a function; None after an illegal one."""
+        state, rate = self._state, self._state.rate
+        if self._failed:
+            return None
+        answer = RAISED
+        function = self._policy.functions[call.name.lower()]
+        try:
+            answer = state.path = function(state, self._machine.now_ps, *arguments)
+        except (ArithmeticError, ValueError, IndexError):
+            state.rate = RAISED
+        if state.rate == rate and answer in legal:
+            return answer
+        self._failed = True
+        field = ("rate", state.rate) if state.rate != rate else ("path", answer)
+        who, now_ps = (Beyond.WIRE, self._wire.index), self._machine.now_ps
+        self._machine.fail(
+            who, policy_failed(self._policy, call, field, who, now_ps)
+        )
+        return None
+
+
+class WireSchedule(WirePolicy):
+    """The policy of the classes of a wire."""
+
+    def choose(self, heads: list[ClassHead]) -> int | None:
+        """Return the class of the next packet; None after an illegal answer."""
+        legal = [vc for vc, head in enumerate(heads) if head.size_bytes]
+        return self._ask(SenderCall.NEXT, legal, heads)
+
+
+class WireQueue(WirePolicy):
+    """The policy of the queues of a wire."""
 
     def judge(
         self, machine: Machine, packet: Packet, shared: tuple[int, int]
     ) -> int:
         """Return the answer for a packet that is to enter a queue, given shared memory (all, used)."""
-        if self._failed:
-            return ACCEPT
-        wire, state, rate = self._wire, self._state, self._state.rate
+        wire = self._wire
         free = max(0, shared[0] - shared[1])
         if not shared[0]:
             room = wire.spec.queue_bytes
@@ -46,32 +84,17 @@ class WireQueue:
             free,
             packet.vc,
         )
-        answer = RAISED
-        try:
-            answer = self._policy.functions["enqueue"](
-                state, machine.now_ps, *arguments
-            )
-            state.path = answer
-        except (ArithmeticError, ValueError, IndexError):
-            state.rate = RAISED
-        if state.rate == rate and ACCEPT <= answer <= DROP:
-            return answer
-        self._failed = True
-        field = ("rate", state.rate) if state.rate != rate else ("path", answer)
-        who = (Beyond.WIRE, wire.index)
-        machine.fail(
-            who,
-            policy_failed(
-                self._policy, SenderCall.ENQUEUE, field, who, machine.now_ps
-            ),
-        )
-        return ACCEPT
+        answer = self._ask(SenderCall.ENQUEUE, range(ACCEPT, DROP + 1), *arguments)
+        return ACCEPT if answer is None else answer
 
 
 def give_policies(machine: Machine) -> None:
-    """Let the queues of wires with a policy begin with its state."""
-    machine.queues = {
-        wire.index: WireQueue(wire.spec.policy, wire, machine.model.seed)
-        for wire in machine.wires
-        if wire.spec.policy is not None
-    }
+    """Let the queues and classes of wires with a policy begin with its state."""
+    for wire in machine.wires:
+        queue, schedule = wire.spec.policy, wire.spec.schedule
+        if queue is not None:
+            judge = WireQueue(queue, wire, machine, NONE - 1)
+            machine.queues[wire.index] = judge
+        if schedule is not None and schedule.policy is not None:
+            chooser = WireSchedule(schedule.policy, wire, machine, NONE - 3)
+            machine.schedules[wire.index] = chooser

@@ -72,11 +72,11 @@ def repeat_lost(
 
     `transfer` is one of the queue pair.
     """
-    line, sent = transfer.line, pair.sent
+    line, sent, removed = transfer.line, pair.sent, list[int]()
     if missing is None:
-        line.repeats -= len(line.backlog)
+        removed = [number for one, number in line.backlog if one is pair]
         line.backlog = [item for item in line.backlog if item[0] is not pair]
-        line.repeats += len(line.backlog)
+        line.repeats -= len(removed)
     numbers = _numbers_lost(pair, transfer, missing)
     line.backlog += [(pair, number) for number in numbers]
     line.repeats += len(numbers)
@@ -84,8 +84,15 @@ def repeat_lost(
         pair.progress_ps = machine.now_ps
     _reopen(machine, line)
     if transfer.rate is not None:
-        transfer.rate.lose([sent[number] for number in numbers])
+        more_bytes = _payload(pair, numbers) - _payload(pair, removed)
+        transfer.rate.lose([sent[number] for number in numbers], more_bytes)
     send_next(machine, line)
+
+
+def _payload(pair: QueuePair, numbers: list[int]) -> int:
+    """Return the payload of packets of a queue pair [bytes]."""
+    packets = (pair.sent[number] for number in numbers)
+    return sum(transfer.packet_size(i) for transfer, i in packets)
 
 
 def _numbers_lost(

@@ -9,12 +9,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from clusim.engine.abi import NEVER, NONE, Beyond, SenderCall, Word, policy_failed
+from clusim.engine.abi import (
+    NEVER,
+    NONE,
+    Beyond,
+    SenderCall,
+    SenderMode,
+    Word,
+    policy_failed,
+)
 from clusim.engine.ranges import TIME_END_PS
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.packets import Packet, Transfer
 from clusim.engine.reference.specs import ControlSpec, ceil_div, hash32
-from clusim.policies.sender import RAISED, WORDS, SwitchHop
+from clusim.policies.kinds import RAISED, WORDS, SwitchHop
 
 _MOST_RATE = 2**40 - 1
 _INT64 = range(-(2**63), 2**63)
@@ -56,7 +64,7 @@ class SenderRate:
         )
         self._acknowledged = "acked" in self._policy.functions
         self.injecting: Transfer | None = None
-        self.in_flight = self.pace_ps = self.next_ps = 0
+        self.in_flight = self.pace_ps = self._next_ps = 0
         self.sent_bytes = self.marked_bytes = self.rtt_ps = 0
         self._last_ps: int | None = None
         self.blocked: list[Callable[[], None]] = []
@@ -71,6 +79,14 @@ class SenderRate:
         number = index + len(model.conns) * (kind == Beyond.SOURCE)
         return hash32(model.seed, NONE, number)
 
+    @property
+    def next_ps(self) -> int:
+        """Earliest start of the next packet [ps]."""
+        return self._next_ps
+
+    def notice_trimmed(self, packet: Packet) -> None:
+        """Headers have no effect on senders."""
+
     def route_key(self, key: int, wires: int) -> int:
         """Return the route key of the next packet of a pinned transfer, of its queue pair's key."""
         path = self._flow.path
@@ -81,7 +97,9 @@ class SenderRate:
         )
 
     def _set_next(self) -> None:
-        self.next_ps = NEVER if self.in_flight >= self._flow.window else self.pace_ps
+        self._next_ps = (
+            NEVER if self.in_flight >= self._flow.window else self.pace_ps
+        )
 
     def sample(self) -> tuple[int, ...]:
         """Return the present state as a row of `clusim.engine.abi.FLOW_SAMPLE`."""
@@ -136,7 +154,7 @@ class SenderRate:
         arrive = partial(self._take_notice, packet, trip, notifies)
         self._machine.plan(notice_ps, Class.NOTIFY, arrive, self.who)
 
-    def lose(self, packets: list[tuple[Transfer, int]]) -> None:
+    def lose(self, packets: list[tuple[Transfer, int]], more_bytes: int) -> None:
         """Notify the policy of lost packets in flight."""
         found = [
             one
@@ -243,3 +261,12 @@ class SenderRate:
         if self.injecting is not None or self.in_flight:
             self._call(SenderCall.TIMER)
             self._update()
+
+
+def rate_of(
+    control: ControlSpec | None, who: tuple[Beyond, int], machine: Machine
+) -> SenderRate | None:
+    """Return the rate control of a flow; None without one, or if its receivers grant credit."""
+    if control is None or control.bound.policy.mode == SenderMode.RECEIVER:
+        return None
+    return SenderRate(control, who, machine)

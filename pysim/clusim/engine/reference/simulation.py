@@ -1,8 +1,4 @@
-"""The run loop (section 1), faults (section 11) and the protocol `Engine`.
-
-Also: laws of every run, checked after its end and drain (section 12); limits of an image's counts and sizes,
-checked before a run (section 1); sources of synthetic traffic (section 10).
-"""
+"""The run loop (section 1), faults (section 11) and the protocol `Engine`."""
 
 from __future__ import annotations
 
@@ -21,314 +17,29 @@ from clusim.engine.abi import (
     ORDER_COUNTERS,
     RECORD,
     WIRE_COUNTERS,
-    Beyond,
     FaultKind,
-    Kind,
-    Op,
     Stop,
-    TaskKind,
 )
-from clusim.engine.image import OP_FLAGS, Image
+from clusim.engine.image import Image
 from clusim.engine.ranges import (
-    OFFSET_END_BYTES,
-    PACKETS_END,
-    SLICES_END,
-    WIRE_BYTES_END,
     first_illegal,
-    packets_refused,
 )
 from clusim.engine.reference import machine
-from clusim.engine.reference.arbitration import phase_b, start_transfer
-from clusim.engine.reference.conservation import OrderCounters, demand
-from clusim.engine.reference.instances import first_group, loop_count
-from clusim.engine.reference.machine import Class, Machine, may_wait
+from clusim.engine.reference.arbitration import phase_b
+from clusim.engine.reference.conservation import OrderCounters
+from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.packets import Terms, Transfer, steered
 from clusim.engine.reference.queues import give_policies
+from clusim.engine.reference.receivers import give_receivers
+from clusim.engine.reference.run_laws import check_laws
 from clusim.engine.reference.sampling import Samples
 from clusim.engine.reference.schedule import ScheduleState
-from clusim.engine.reference.senders import SenderRate
+from clusim.engine.reference.sizes import check_sizes
+from clusim.engine.reference.sources import SourceState
 from clusim.engine.reference.specs import (
-    ConnSpec,
     FaultSpec,
-    InstanceSpec,
-    PrimSpec,
-    SourceSpec,
-    ceil_div,
     mix,
-    round_up,
 )
-
-
-class SourceState:
-    """A source in progress; it holds its CTA slot from time 0 on."""
-
-    def __init__(
-        self,
-        index: int,
-        spec: SourceSpec,
-        schedule: ScheduleState,
-        done_ps: list[int],
-    ) -> None:
-        self._spec, self._schedule, self._done_ps = spec, schedule, done_ps
-        self._machine = schedule.machine
-        self._slot = schedule.take_slot(spec.endpoint)
-        self._message = spec.msg_lo
-        self._who = (Beyond.SOURCE, index)
-        control, who = spec.control, self._who
-        self._rate = (
-            None if control is None else SenderRate(control, who, self._machine)
-        )
-        self._granted_ps: int | None = (
-            0  # greatest end of the message before, once known
-        )
-        self._complete_ps: int | None = (
-            0  # completion of the message before, once known
-        )
-        self._plan()
-
-    def _plan(self) -> None:
-        """Plan the start of the next message as soon as its time is known."""
-        known = self._granted_ps is not None
-        if self._spec.serial:
-            known = known and self._complete_ps is not None
-        if not known or self._message == self._spec.msg_hi:
-            return
-        times_ps = [
-            self._machine.model.messages[self._message].start_ps,
-            self._granted_ps or 0,
-        ]
-        if self._spec.serial:
-            times_ps.append(self._complete_ps or 0)
-        self._granted_ps = self._complete_ps = None
-        self._machine.at(max(times_ps), self._start, self._who)
-
-    def _start(self) -> None:
-        message = self._machine.model.messages[self._message]
-        spec = self._spec
-        terms = Terms(
-            kind=Kind.WRITE if message.via_first is None else Kind.FETCH,
-            requester=spec.endpoint,
-            targets=steered(message.via_first, message.via_last, message.dst),
-            policy=spec.policy,
-            packet_bytes=spec.packet_bytes,
-            burst=spec.burst,
-            vc=spec.vc,
-            vc_response=spec.vc,
-        )
-        transfer = Transfer(
-            terms=terms,
-            owner=_Message(self, self._message),
-            bytes=message.bytes,
-            start_ps=self._machine.now_ps,
-            cost16=0,
-            wires=first_group(self._machine, terms, None),
-            base=message.key,
-            rate=self._rate,
-            spread=spec.spread,
-            flow=len(self._machine.model.conns) + self._who[1],
-        )
-        self._message += 1
-        start_transfer(self._machine, spec.endpoint, self._slot, transfer)
-
-    def granted(self, end_ps: int) -> None:
-        """Note that all packets of the present message were granted."""
-        self._granted_ps = end_ps
-        self._plan()
-
-    def complete(self, message: int) -> None:
-        """Note the completion of a message, now."""
-        self._done_ps[message] = self._machine.now_ps
-        self._schedule.message_done(message)
-        if message == self._message - 1:
-            self._complete_ps = self._machine.now_ps
-            if self._spec.serial:
-                self._plan()
-
-
-class _Message:
-    """Owner of a message's transfer."""
-
-    def __init__(self, source: SourceState, message: int) -> None:
-        self._source, self._message = source, message
-
-    def all_granted(self, end_ps: int) -> None:
-        """Notify the source that all packets are granted."""
-        self._source.granted(end_ps)
-
-    def completed(self, transfer: Transfer, v_ps: int) -> None:
-        """Notify the source that the message is complete."""
-        transfer.complete = True
-        self._source.complete(self._message)
-
-
-_FLAGS = OP_FLAGS.tolist()
-_FLAG_CONN = 2
-
-
-def _refuse(table: str, row: int, problem: str) -> None:
-    raise ScheduleError(f"image: {table}[{row}]: {problem}")
-
-
-def check_sizes(model: Model) -> None:
-    """Raise `ScheduleError` for an image with too many packets, bytes or slices."""
-    data = [
-        (i, conn) for i, conn in enumerate(model.conns) if conn.kind != _FLAG_CONN
-    ]
-    for i, conn in data:
-        _check_burst(model, "conns", i, conn)
-    for i, source in enumerate(model.sources):
-        _check_burst(model, "sources", i, source)
-    _check_rates(model)
-    for source in model.sources:
-        for message in range(source.msg_lo, source.msg_hi):
-            packet_bytes = source.packet_bytes * source.burst
-            why = packets_refused(model.messages[message].bytes, packet_bytes)
-            if why:
-                _refuse("messages", message, why)
-    for i, instance in enumerate(model.instances):
-        _check_instance(model, i, instance)
-
-
-def _check_burst(
-    model: Model, table: str, row: int, flow: ConnSpec | SourceSpec
-) -> None:
-    full, packet_bytes = flow.packet_bytes * flow.burst, flow.packet_bytes
-    for form in model.formats:
-        for kind in range(len(form.header_bytes)):
-            if form.wire_bytes(kind, full, packet_bytes) >= WIRE_BYTES_END:
-                problem = "a burst of 2^29 bytes or more on a wire, headers included"
-                _refuse(table, row, f"{problem}: a smaller burst, or larger packets")
-
-
-def _check_rates(model: Model) -> None:
-    """Refuse rates at which the smallest packet of a wire's format lasts less than 1 ps."""
-    rates = [
-        ("wires", i, wire, wire.rate_num, wire.rate_den)
-        for i, wire in enumerate(model.wires)
-    ]
-    rates += [
-        ("faults", i, model.wires[fault.index], fault.num, fault.den)
-        for i, fault in enumerate(model.faults)
-        if fault.kind == FaultKind.RATE
-    ]
-    for table, row, wire, num, den in rates:
-        if wire.format.least_occupancy * den < num:
-            _refuse(table, row, "a packet would last less than 1 ps; a lower rate")
-
-
-def _largest_slice(spec: InstanceSpec) -> int:
-    piece = min(spec.chunk_bytes, spec.length)
-    even = round_up(ceil_div(piece, spec.slices), 16)
-    return min(piece, max(even, spec.slice_min))
-
-
-def _most_packets(model: Model, spec: InstanceSpec, prim: PrimSpec) -> int:
-    flags = _FLAGS[prim.opcode]
-    locals_ = [prim.recv] if flags & Op.RECV else []
-    locals_ += [prim.send] if flags & ~Op.RECV else []
-    most = 0
-    for local in locals_:
-        assert local is not None
-        conn = model.conns[model.inst_conns[spec.conn_off + local]]
-        if conn.kind != _FLAG_CONN:
-            size = ceil_div(_largest_slice(spec) * conn.expand_120, 120)
-            most = max(most, ceil_div(size, conn.packet_bytes * conn.burst))
-    return most
-
-
-def _check_instance(model: Model, row: int, spec: InstanceSpec) -> None:
-    template = spec.template
-    last = template.nchunks * (spec.stride if template.mode else spec.chunk_bytes)
-    if template.mode:
-        last += spec.offset + spec.length + spec.chunk_bytes
-    if last >= OFFSET_END_BYTES:
-        _refuse("instances", row, "chunks at or beyond 2^62 bytes")
-    for prim in template.prims:
-        packets = _most_packets(model, spec, prim)
-        if packets >= PACKETS_END:
-            _refuse("instances", row, packets_refused(packets, 1))
-    per_piece = min(spec.slices, min(spec.chunk_bytes, spec.length) // 16 + 1)
-    slices = max(1, loop_count(spec)) * sum(prim.repeat for prim in template.prims)
-    if slices * per_piece >= SLICES_END:
-        _refuse("instances", row, "2^32 slices or more; larger chunks")
-
-
-def check_laws(
-    machine: Machine,
-    schedule: ScheduleState,
-    final: list[dict[str, int]],
-    end_ps: int,
-) -> None:
-    """Raise `InternalError` if a run of `end_ps` broke a law; `final` are its counters."""
-    _check_wires(machine, final, end_ps)
-    _check_servers(machine)
-    _check_tasks(schedule)
-    if not may_wait(machine):
-        _check_payload(machine)
-
-
-def _check_wires(machine: Machine, final: list[dict[str, int]], end_ps: int) -> None:
-    for wire, row in zip(machine.wires, final, strict=True):
-        busy_ps = wire.counters.busy_ps
-        law = f"busy time of wire {wire.index}"
-        demand(busy_ps <= wire.free_at_ps, law, busy_ps, wire.free_at_ps)
-        demand(wire.due_ps <= busy_ps, f"{law} for its bytes", busy_ps, wire.due_ps)
-        used_ps = row["busy_ps"] + row["stall_credit_ps"]
-        demand(used_ps <= end_ps, f"{law} and its waiting", used_ps, end_ps)
-        contended_ps = row["stall_arbitration_ps"]
-        demand(
-            contended_ps <= row["busy_ps"],
-            f"contended {law}",
-            contended_ps,
-            row["busy_ps"],
-        )
-
-
-def _check_servers(machine: Machine) -> None:
-    """Check that no memory exceeds its rate; each access may gain up to 2^-16 ps by rounding."""
-    grants = sum(wire.counters.grants for wire in machine.wires)
-    for i, (memory, spec) in enumerate(
-        zip(machine.memories, machine.model.endpoints, strict=True)
-    ):
-        due16 = (memory.bytes_256 * spec.mem_cost16) >> 8
-        law = f"time for the memory traffic of endpoint {i}"
-        demand(due16 <= memory.clock16 + 2 * grants, law, memory.clock16, due16)
-
-
-def _check_tasks(schedule: ScheduleState) -> None:
-    for i, spec in enumerate(schedule.machine.model.tasks):
-        start_ps, end_ps = schedule.starts_ps[i], schedule.ends_ps[i]
-        least_ps = spec.delay_ps if spec.kind == TaskKind.DELAY else 0
-        took_ps = end_ps - start_ps
-        demand(
-            start_ps >= 0 and took_ps >= least_ps,
-            f"duration of task {i}",
-            took_ps,
-            least_ps,
-        )
-        for after in spec.successors:
-            after_ps = schedule.starts_ps[after]
-            demand(after_ps >= end_ps, f"start of task {after}", after_ps, end_ps)
-
-
-def _check_payload(machine: Machine) -> None:
-    """Check that wires of endpoints carried the transfers' payload, or more with relays."""
-    payload = machine.payload
-    sent, taken = [0] * len(payload.sent), [0] * len(payload.taken)
-    for wire in machine.wires:
-        for node, carried in ((wire.spec.src, sent), (wire.spec.dst, taken)):
-            endpoint = machine.model.nodes[node].endpoint
-            if endpoint is not None:
-                carried[endpoint] += wire.counters.payload
-    for name, carried, moved in (
-        ("sent", sent, payload.sent),
-        ("received", taken, payload.taken),
-    ):
-        for i, (result, asked) in enumerate(zip(carried, moved, strict=True)):
-            holds = result >= asked if payload.relayed else result == asked
-            demand(holds, f"payload {name} by endpoint {i}", result, asked)
-
 
 _FINGERPRINTED = (
     "packets",
@@ -378,6 +89,7 @@ class ReferenceSimulation:
         check_sizes(self._machine.model)
         image.check_senders()
         give_policies(self._machine)
+        give_receivers(self._machine)
         self._schedule = ScheduleState(self._machine, records)
         model = self._machine.model
         self._messages_ps = [-1] * len(model.messages)
@@ -457,6 +169,7 @@ class ReferenceSimulation:
 
     def _finish(self) -> None:
         """Keep the counters of the end, so that draining does not change them."""
+        self._machine.finished = True
         self._final = self._read_wires()
         self._final_orders = [replace(row) for row in self._machine.orders]
         self._final_memory = [memory.bytes_256 for memory in self._machine.memories]

@@ -140,6 +140,7 @@ class ClassSchedule:
 
     priority: tuple[int, ...]
     quantum: tuple[int, ...]
+    policy: ControlSpec | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,11 +379,21 @@ class FaultSpec:
     index: int
 
 
-class FlowRate(Protocol):
-    """Rate control of a connection or source."""
+class Sampled(Protocol):
+    """Counters of a flow with rate control."""
 
-    next_ps: int
-    """Earliest start of the next packet [ps]."""
+    def sample(self) -> tuple[int, ...]:
+        """Return the present state as a row of `clusim.engine.abi.FLOW_SAMPLE`."""
+        ...
+
+
+class FlowRate(Protocol):
+    """Rate control of a connection or source, or of its transfers to one receiver."""
+
+    @property
+    def next_ps(self) -> int:
+        """Earliest start of the next packet [ps]."""
+        ...
 
     injecting: Any
     """Transfer with packets to grant."""
@@ -390,12 +401,8 @@ class FlowRate(Protocol):
     blocked: list[Callable[[], None]]
     """Repeats that wait for the window."""
 
-    def lose(self, packets: list[tuple[Any, int]]) -> None:
-        """Packets of transfers were found lost, now."""
-        ...
-
-    def sample(self) -> tuple[int, ...]:
-        """Return the present state as a row of `clusim.engine.abi.FLOW_SAMPLE`."""
+    def lose(self, packets: list[tuple[Any, int]], more_bytes: int) -> None:
+        """Packets of transfers were found lost, now; `more_bytes` more wait to be sent again."""
         ...
 
     def start(self, transfer: Any) -> None:
@@ -408,6 +415,10 @@ class FlowRate(Protocol):
 
     def notice_delivery(self, packet: Any) -> None:
         """A packet was delivered, now."""
+        ...
+
+    def notice_trimmed(self, packet: Any) -> None:
+        """The header of a packet arrived, now."""
         ...
 
     def route_key(self, key: int, wires: int) -> int:

@@ -13,11 +13,12 @@ from dataclasses import replace
 from clusim.engine.abi import Beyond, Kind
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.model import Model
-from clusim.engine.reference.packets import Packet, UnitOperation, UnitState, Vertex
+from clusim.engine.reference.operations import UnitOperation, UnitState, Vertex
+from clusim.engine.reference.packets import Packet
 from clusim.engine.reference.specs import ImageNode, VertexSpec
 from clusim.engine.reference.spreads import choose, minimal_wire
 from clusim.engine.reference.wires import Wire
-from clusim.policies.sender import DROP, MARK, TRIM
+from clusim.policies.kinds import DROP, MARK, TRIM
 
 
 def next_vc(model: Model, packet: Packet, wire: int) -> int:

@@ -154,6 +154,7 @@ class Wire:
     ) -> None:
         """Let a packet enter a virtual output queue (section 4, stall counters)."""
         self.queues.setdefault(candidate, deque()).append(packet)
+        packet.entered_ps = now_ps
         counters = self.counters
         counters.queued_bytes += packet.wire_bytes(model, self.index)
         self._count_header(packet, model, 1)
