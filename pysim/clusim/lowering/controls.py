@@ -138,7 +138,7 @@ def _add_rows(
 
 
 def _with_wires(fabric: Fabric, **policy: Sender | None) -> Fabric:
-    """Return the topology with a policy of all switches between nodes, or none."""
+    """Return the topology with a policy of all switches between nodes, or without one."""
     network = {
         node.name
         for node in fabric.nodes

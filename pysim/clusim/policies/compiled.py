@@ -109,7 +109,7 @@ def source(of: SenderPolicy) -> str:
 def _columns(
     names: Iterable[str], state: Mapping[str, int | tuple[int, ...]]
 ) -> str:
-    """Return the fields of a record for numpy: integers, and arrays of them."""
+    """Return the fields of a record for numpy: integers, and arrays of integers."""
     sizes = {
         name: (len(words),)
         for name, words in state.items()

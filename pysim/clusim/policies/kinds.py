@@ -34,7 +34,7 @@ RECEIVER_WORDS = (
 """The same of a receiver."""
 
 ANSWER_WORDS: Final = 4
-"""The first of these words, which functions may set."""
+"""The first words, which functions may set."""
 
 UNLIMITED_BYTES = 2**62
 """Window of a flow until its policy sets it [bytes]."""

@@ -45,7 +45,7 @@ class SenderFlow:
     window : int
         Most payload in flight [bytes]; unlimited at first; at least 1. Effective if the policy has `acked`.
     timer_ps : int
-        Time of the next call of `timer` [ps], later than now; 0 is none, and what it is after each call.
+        Time of the next call of `timer` [ps], later than now, or 0, its value after each call.
     path : int
         Path of the next packet: 0, at first, is the flow's path; another number draws another path (ECMP).
     in_flight : int
@@ -76,7 +76,7 @@ class ReceiverFlows:
     flow : int
         Answer: number of this flow.
     timer_ps : int
-        Time of the next call of `timer` [ps], later than now; 0 is none, and what it is after each call.
+        Time of the next call of `timer` [ps], later than now, or 0, its value after each call.
     num_flows : int
         Flows of the receiver, numbered from 0.
     line_rate, min_rate : int
@@ -95,7 +95,7 @@ class ReceiverFlows:
 
 
 BASES = (SenderFlow, ReceiverFlows)
-"""Base classes of policies, whose fields are no state."""
+"""Base classes of policies with fields that are not state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,7 @@ def _laws_of_flows(
     run: Callable[..., Result],
     progress: Callable[[str], None],
 ) -> list[PolicyLaw]:
-    """Return the laws of congestion control; policies of switches have none of them."""
+    """Return the laws of congestion control; policies of switches do not have these."""
     progress("uncontended flow")
     alone = incast[:1]
     free_ps = run(alone, "sender=none").time_ps

@@ -1,4 +1,4 @@
-"""Gates of policies of receivers: credit by hand. Packets last 1000 ps, and are complete 3110 ps after their grant at the source.
+"""Gates of policies of receivers: credit by hand. Packets last 1000 ps, and are complete 3110 ps after their grant.
 
 Requests and credit travel 5000 ps. A packet granted at its source at t arrives at its receiver at t + 3100.
 """

@@ -1,6 +1,6 @@
 """Receiver policies: credit of flows by the functions of a class (section 5).
 
-The policy's functions are called as they stand; the C engine calls their machine code.
+The reference calls the policy's functions, the C engine their machine code.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sender policies: rate and window of a flow by the functions of a class (section 5).
 
-The policy's functions are called as they stand; the C engine calls their machine code.
+The reference calls the policy's functions, the C engine their machine code.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SenderRate:
         return self._next_ps
 
     def notice_trimmed(self, packet: Packet) -> None:
-        """Headers have no effect on senders."""
+        """Ignore it: senders react to losses only."""
 
     def route_key(self, key: int, wires: int) -> int:
         """Return the route key of the next packet of a pinned transfer, of its queue pair's key."""
