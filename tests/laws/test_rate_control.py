@@ -21,7 +21,7 @@ from clusim.engine.simulation import Simulation
 from clusim.hardware import RATE_CONTROLS
 from clusim.lowering import lower
 from clusim.lowering.controls import control_row
-from clusim.policies.choice import BoundSender, Sender, find_policy, shipped
+from clusim.policies.choice import BoundSender, Sender, find_policy, option_of, shipped
 from clusim.simulation.flows import Flow
 from clusim.simulation.traffic import PATTERNS, TIMED_PATTERNS, Traffic
 from clusim.simulation.traffic_image import to_image
@@ -236,7 +236,7 @@ def test_a_flow_without_contention_has_the_line_rate_with_every_policy(policy: s
     """
     flow = [Flow(8, 0, 8 << 20, 0)]
     free = clusim.traffic("hgx-h20", nodes=2, flows=flow, policy="sender=none")
-    held = clusim.traffic("hgx-h20", nodes=2, flows=flow, policy=f"sender={policy}")
+    held = clusim.traffic("hgx-h20", nodes=2, flows=flow, policy=option_of(policy))
     target = find_policy(policy).target_use
     assert held.time_ps == pytest.approx(free.time_ps / target, rel=0 if target == 1 else 0.005)
 

@@ -9,8 +9,11 @@ import pytest
 
 import clusim
 from clusim.base.errors import InputError, TopologyError
+from clusim.policies.choice import parse_policy
+from clusim.simulation.flows import Flow
+from clusim.studies.policy_check import check_policy
 from clusim.topology import loads, to_yaml
-from support import sender_policies
+from support import sender_policies, wire_policies
 
 FILE = """
 name: judged
@@ -102,3 +105,75 @@ def test_mistakes_of_policies_of_queues_are_named(tmp_path: Path, key: str, mess
 def test_options_of_another_kind_are_named(tmp_path: Path, policy: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         incast(tmp_path, "ecn: none", policy=policy)
+
+
+REQUESTED = "    def requested(self, now_ps, flows, flow, size_bytes, lost)"
+ACKED = "    def acked(self, now_ps, size_bytes, rtt_ps, marked)"
+NEXT = "    def next(self, now_ps, heads)"
+CLASSES = """
+name: classed
+link_types: {judged: {base: roce-400, KEY}}
+cluster: {node: hgx-h20, nodes: 3, network: {kind: rail, link: judged, switch: spectrum4}}
+"""
+
+
+def two_classes(folder: Path, key: str, **options: Any) -> list[int]:
+    """Return the ends of flows of classes 0 and 1 from different nodes into one NIC."""
+    path = folder / "classed.yaml"
+    path.write_text(CLASSES.replace("KEY", key))
+    flows = [
+        Flow(8, 0, 1 << 20, traffic_class=0),
+        Flow(16, 0, 1 << 20, traffic_class=1),
+    ]
+    messages = clusim.traffic(path, flows=flows, routing="ecmp", **options).messages
+    return [int(messages.end_ps[messages.flow == flow].max()) for flow in range(2)]
+
+
+def test_a_policy_of_schedules_orders_classes_as_the_rule_of_the_engine(tmp_path: Path) -> None:
+    """The highest class first, as strict priority of class 1; without it the classes share."""
+    rule = two_classes(tmp_path, "schedule: {priority: [1, 0]}")
+    policy = f"{wire_policies.PLACE}:Highest"
+    classes = "schedule: {priority: [0, 0]}"
+    assert two_classes(tmp_path, f"{classes}, schedule_policy: '{policy}'") == rule
+    assert two_classes(tmp_path, classes, policy=f"schedule={policy}") == rule
+    shared = two_classes(tmp_path, classes)
+    assert shared[1] > rule[1]
+    fabric = clusim.load(tmp_path / "classed.yaml")
+    assert loads(to_yaml(fabric)) == fabric
+
+
+@pytest.mark.parametrize(
+    ("name", "laws"),
+    [
+        (f"{wire_policies.PLACE}:Oldest", 2),
+        (f"{sender_policies.PLACE}:Step", 2),
+        (f"{wire_policies.PLACE}:AtOnce", 9),
+    ],
+)
+def test_policy_check_runs_the_laws_of_each_kind(name: str, laws: int) -> None:
+    """Policies of switches have the laws of engines and threads, those of receivers also the laws of flows."""
+    check = check_policy(name, clusim.load("hgx-h20:nodes=4"), 3, 4)
+    assert len(check.laws) == laws
+    assert all(law.passed for law in check.laws if law.law.startswith(("engines", "threads")))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"{REQUESTED.replace('flow, ', '')}: pass\n", "arguments; must be self, now_ps, flows, flow,"),
+        (f"{REQUESTED}: pass\n{ACKED}: pass\n", "requested is of receivers, acked is not; split it"),
+        (f"{NEXT}: return 0\n{REQUESTED}: pass\n", "requested is of receivers, next is not; split it"),
+        (f"    class Flow:\n        owed: Final = 1\n{REQUESTED}: pass\n", "Flow.owed: is state, not Final"),
+        (f"{REQUESTED}:\n        self.key = 1\n", "line 6: sets key, which is not state"),
+        (f"{NEXT}:\n        return self.sise\n", "line 6: no field 'sise'"),
+        (f"{NEXT}:\n        return heads[0].age\n", "line 6: no field 'age'; did you mean 'age_ps'"),
+        (f"{REQUESTED}:\n        flows[flow].owed += 1\n", "line 6: no field 'owed'"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_new_kinds_are_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(f"from typing import Final\nimport clusim\n@clusim.policy\nclass Mine:\n{text}")
+    with pytest.raises(InputError) as caught:
+        parse_policy(f"receiver={path}:Mine")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields as record_fields
 from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -24,10 +23,6 @@ from clusim.policies.choice import find_policy
 from clusim.policies.kinds import (
     CALLS,
     RAISED,
-    RECEIVER,
-    SCHEDULE,
-    ClassHead,
-    SwitchHop,
 )
 from clusim.policies.sender import SenderPolicy, syntax
 
@@ -122,10 +117,7 @@ def _columns(
 
 def _row(of: SenderPolicy) -> str:
     """Return the fields of a row of the table that functions receive."""
-    if of.kind is RECEIVER:
-        return _columns(of.flow or ("unused",), of.flow)
-    row = ClassHead if of.kind is SCHEDULE else SwitchHop
-    return _columns([item.name for item in record_fields(row)], {})
+    return _columns(of.row or ("unused",), of.flow)
 
 
 def _folder() -> Path:

@@ -16,6 +16,7 @@ import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
+from dataclasses import fields as record_fields
 from textwrap import dedent
 from typing import Any, Final, TypeVar, get_origin, get_type_hints
 
@@ -26,10 +27,14 @@ from clusim.policies.kinds import (
     CALLS,
     KINDS,
     OPTIONAL,
+    RECEIVER,
+    SCHEDULE,
     SENDER,
     UNLIMITED_BYTES,
     WORDS,
+    ClassHead,
     PolicyKind,
+    SwitchHop,
 )
 
 _INT64 = range(-(2**63), 2**63)
@@ -139,6 +144,14 @@ class SenderPolicy:
     def fields(self) -> tuple[str, ...]:
         """Names of the words of a record."""
         return (*self.kind.words, *self.state, *self.constants)
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Names of the fields of an item of the table that functions receive."""
+        if self.kind is RECEIVER:
+            return (*self.flow,)
+        row = ClassHead if self.kind is SCHEDULE else SwitchHop
+        return tuple(item.name for item in record_fields(row))
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -325,9 +338,14 @@ def _problems(of: SenderPolicy) -> Iterator[tuple[str, int]]:
                 yield "/ returns a float; use //", line
             if isinstance(node, ast.Constant) and isinstance(node.value, float):
                 yield f"{node.value} is a float; use an integer", line
-            if not (
-                isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-            ):
+            if not isinstance(node, ast.Attribute):
+                continue
+            item = node.value
+            if isinstance(item, ast.Subscript) and isinstance(item.value, ast.Name):
+                row = of.row if item.value.id == of.kind.table else (node.attr,)
+                if node.attr not in row:
+                    yield f"no field {node.attr!r}{suggest(node.attr, row)}", line
+            if not isinstance(node.value, ast.Name):
                 continue
             if node.value.id == "self" and node.attr not in of.fields:
                 yield f"no field {node.attr!r}{suggest(node.attr, of.fields)}", line

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from clusim.policies.sender import UNLIMITED_BYTES, SenderFlow
+from clusim.policies.kinds import UNLIMITED_BYTES
+from clusim.policies.sender import SenderFlow
 
 
 class Swift(SenderFlow):
