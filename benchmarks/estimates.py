@@ -25,7 +25,7 @@ WORKLOADS = (
         "resnet50-dgx1v",
         "bert-allreduce",
     ),
-    *("bert-parameter-server", "mixtral-8x7b-ep8", "llama3-70b-fsdp"),
+    *("bert-parameter-server", "mixtral-8x7b-ep8"),
 )
 
 

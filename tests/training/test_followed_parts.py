@@ -51,7 +51,6 @@ TENSOR = "parallel: {tensor: 4, data: 12}\ndata: {kind: ddp}"
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let fewer machines stand also for groups of one GPU of each."""
     monkeypatch.setattr(anchors, "MOST_RANKS", 8)
-    monkeypatch.setattr(extrapolated, "MOST_RANKS", 8)
 
 
 def asked(text: str = DDP, machine: Any = FLAT, nodes: int | None = MACHINES) -> TrainRequest:
@@ -118,6 +117,20 @@ def test_kernels_lose_as_much_as_beside_the_whole(size: int, machines: str) -> N
     lost_ps = whole.kernels_ps - beside[0]
     assert lost_ps > 0
     assert followed.kernels_ps - beside[0] == pytest.approx(lost_ps, rel=ERROR_LIMIT)
+
+
+def test_a_long_stream_is_extrapolated_from_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further bytes need equal times."""
+    monkeypatch.setattr(extrapolate, "LONG_BYTES", 0)
+    monkeypatch.setattr(anchors, "STREAM_HOPS", 900_000)
+    size, beside = 512 * MIB, (40 * 10**9, 80 * 10**9)
+    found = part(asked("parallel: {data: 8}\ndata: {kind: ddp}", nodes=2), size)
+    assert found is not None
+    whole, short = part_beside(*complete(found, size, 2), *beside), found.run(*beside)
+    assert "two smaller sizes" in short.note
+    assert short.end_ps == pytest.approx(whole.end_ps, rel=0.02)
+    lost_ps = whole.kernels_ps - beside[0]
+    assert short.kernels_ps - beside[0] == pytest.approx(lost_ps, rel=ERROR_LIMIT)
 
 
 def test_a_level_costs_time_and_kernels_the_same_wherever_it_is(

@@ -107,12 +107,6 @@ def test_a_finer_run_that_is_ended_leaves_its_own_beginning_and_not_the_coarse_t
     assert (kept.complete, kept.time_ps) == (False, known.time_ps)
 
 
-def test_steps_of_fewer_layers_are_not_told_as_those_of_the_whole() -> None:
-    with pytest.raises(TimeLimitReached, match="of the run with fewer layers") as ended:
-        _steps("parallel: {data: 4}\ndepth: [1, 2]", watch=Asked(1))
-    assert not isinstance(ended.value, StepsEnded)
-
-
 def test_a_block_that_is_folded_is_no_step() -> None:
     with pytest.raises(TimeLimitReached, match="reached in a block of work") as ended:
         _steps("parallel: {tensor: 4}", sequence="2048", fold="all", watch=Asked(1))

@@ -353,7 +353,6 @@ def test_samples_run_at_reduced_size(name: str) -> None:
             "model": work.model.model_copy(update=own["model"]),
             "sequence": own["sequence"],
             "batch": work.batch.model_copy(update=batch),
-            "depth": None,
         }
     )
     assert work.topology is not None
@@ -473,23 +472,3 @@ def test_long_runs_share_memory_out_less_often() -> None:
     endpoint = long.nodes[arrays_of(long).node_of(0)].endpoint
     assert endpoint is not None
     assert 2_000_000 < endpoint.mem_quantum_ps <= 50_000_000
-
-
-def test_deep_models_are_continued_on_a_line() -> None:
-    model = (
-        "{base: gpt3-1.3b, layers: 10, hidden: 1024, heads: 16, head_size: 64, kv_heads: 16,"
-        " intermediate: 4096, vocab: 8192}"
-    )
-    text = "data: {kind: fsdp}\n"
-    every = quick(small(text, model=model, sequence="1024"), A100)
-    some = quick(small(text + "depth: [4, 6]\n", model=model, sequence="1024"), A100)
-    assert some.step_ps[-1] == pytest.approx(every.step_ps[-1], rel=0.01)
-    assert some.traffic == every.traffic
-    assert some.memory == every.memory
-    assert some.executed_flops == every.executed_flops
-    assert "4 and with 6 of 10 layers" in some.notes[-1]
-    for row in some.ranks:
-        assert row.total_ps == some.step_ps[-1]
-    for depth, extra in (("[6, 4]", ""), ("[4, 10]", ""), ("[2, 3]", "parallel: {pipeline: 2}\n")):
-        with pytest.raises(ClusimError, match="depth"):
-            quick(small(f"depth: {depth}\n{extra}", model=model), A100)

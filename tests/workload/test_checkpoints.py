@@ -9,8 +9,8 @@ import pytest
 import clusim
 from clusim.base.errors import ClusimError
 from clusim.training import TrainingResult, train, training_report
-from clusim.training.depth import written
 from clusim.training.goodput import goodput_of
+from clusim.training.schedules import write_steps
 from clusim.workload import Workload
 from clusim.workload.host import TO_HOST, host_way
 from clusim.workload.parallel.checkpoints import checkpoint_of
@@ -150,7 +150,7 @@ def test_activations_find_their_turn_between_pieces() -> None:
 
 def order_of_copies(work: Workload) -> list[str]:
 
-    _, schedule = written(make_plan(work, A100), None, 1, saved=True)
+    _, schedule = write_steps(make_plan(work, A100), None, 1, saved=True)
     return [task.name for task in schedule.tasks if task.stream == TO_HOST]
 
 

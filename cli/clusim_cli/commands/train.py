@@ -301,8 +301,8 @@ def asked(changes: dict[str, Any] | None = None, **given: Any) -> TrainRequest:
 
 
 def _layers(spec: Workload, machine: Fabric, as_json: bool, *, strict: bool) -> str:
-    from clusim.training.depth import memory_notes
     from clusim.training.layertable import layer_report, layer_table
+    from clusim.training.schedules import memory_notes
     from clusim.workload import make_plan
 
     plan = make_plan(spec, machine)

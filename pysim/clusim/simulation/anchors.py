@@ -322,7 +322,9 @@ def tree_levels(num_nodes: int) -> int:
     return (num_nodes - 1).bit_length()
 
 
-def over_bytes(request: Request, cut: Cut, bursts: int) -> Extrapolation | None:
+def over_bytes(
+    request: Request, cut: Cut, bursts: int, *, linear: bool = False
+) -> Extrapolation | None:
     """Return the extrapolation of a long stream from smaller sizes; None if it is short.
 
     Two are used with ``quick``, where many sizes share them, for operations with overlapping iterations, and if the
@@ -332,6 +334,8 @@ def over_bytes(request: Request, cut: Cut, bursts: int) -> Extrapolation | None:
     ----------
     bursts : int
         Burst-hops of the complete stream.
+    linear : bool
+        Always use two: loops cannot be seen beside kernels.
     """
     setup, size = request.setup, request.size_bytes
     quick = request.granularity == QUICK
@@ -361,6 +365,7 @@ def over_bytes(request: Request, cut: Cut, bursts: int) -> Extrapolation | None:
     loop_bytes = filling / programs.FILLS
     if (
         quick
+        or linear
         or request.operation in OVERLAPPING
         or sizes[1] < LEAST_LOOPS * loop_bytes
     ):

@@ -50,6 +50,9 @@ MANY_HOPS = 32_000_000
 LONG_HOPS = 1_000_000_000
 """Packet-hops from which a long stream is extrapolated: above, a complete run shows the same as a shorter one."""
 
+LONG_BYTES = 1 << 35
+"""Bytes of all ranks from which a stream may be long: `LONG_HOPS` or more on shipped systems."""
+
 MANY = (QUICK, COARSE, STEP)
 """Granularities of many runs at once."""
 
@@ -220,6 +223,21 @@ def in_one_size(
         return None
     runs = tuple((_cut_as(run, grain), run_plan) for run, run_plan in nodes.runs)
     return replace(nodes, runs=runs), grain
+
+
+def in_shorter_streams(
+    request: Request, plan: Cut
+) -> tuple[Extrapolation, Grain] | None:
+    """Return the extrapolation of a long stream from two sizes in its bursts; None if it is short.
+
+    For runs beside kernels, in which loops cannot be seen.
+    """
+    if request.size_bytes * ranks_of(request.setup, plan) < LONG_BYTES:
+        return None
+    grain = phase(request, plan).grain
+    bursts = grain.grant_hops
+    shorter = over_bytes(_cut_as(request, grain), plan, bursts, linear=True)
+    return None if shorter is None else (shorter, grain)
 
 
 def _cut_as(request: Request, grain: Grain) -> Request:

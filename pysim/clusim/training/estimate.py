@@ -22,13 +22,13 @@ from clusim.lowering.grain import COARSE, STEP, rule_of, share_granularity
 from clusim.results.diagnosis import ProvableVerdict
 from clusim.topology import Fabric
 from clusim.training.api import EstimateOptions, train_request
-from clusim.training.depth import memory_notes, plan_notes
 from clusim.training.expected import expected_text
 from clusim.training.parts import StepParts, rounded
 from clusim.training.played import PlayedTiming, PlayedWork
 from clusim.training.request import SURE, WANTED_ERROR, TrainRequest
 from clusim.training.result import StepResult
 from clusim.training.run import MOST_RANKS, finest, trained
+from clusim.training.schedules import memory_notes, plan_notes
 from clusim.training.steady import simulated_steps
 from clusim.training.step_calls import StepTimer
 from clusim.training.step_diagnosis import Culprits, heavy_stage, step_verdict

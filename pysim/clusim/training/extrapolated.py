@@ -1,4 +1,4 @@
-"""Parts extrapolated from fewer nodes: a NCCL collective of the same GPUs of its nodes, all or some of the system's.
+"""Parts extrapolated from fewer nodes or smaller sizes: a NCCL collective of the same GPUs of its nodes.
 
 `clusim.simulation.extrapolate` decides which parts are extrapolated, from which nodes, and with which law: one term per
 level or step of the algorithm.
@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 
 from clusim.collectives import ScheduleBuilder
 from clusim.lowering import Grain
+from clusim.lowering.grain import COARSE, STEP, name_of
 from clusim.nccl import NcclPlan
 from clusim.nccl.choice import choose
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.dtypes import element
 from clusim.schedule.shapes import Shape
-from clusim.simulation.anchors import MOST_RANKS, over_nodes
+from clusim.simulation.anchors import over_bytes, over_nodes, ranks_of
 from clusim.simulation.api import result_of
-from clusim.simulation.extrapolate import in_one_size
+from clusim.simulation.extrapolate import in_one_size, in_shorter_streams
 from clusim.simulation.job import RunOptions
 from clusim.simulation.laws import Cut, Extrapolation
 from clusim.simulation.request import Request, ScheduleRequest
@@ -112,7 +113,7 @@ def in_intervals(fabric: Fabric, quantum_ps: int) -> Fabric:
     return fabrics[quantum_ps]
 
 
-def ran(
+def run_part(
     request: ScheduleRequest,
     tasks: Sequence[int],
     kernels: Sequence[int],
@@ -143,11 +144,14 @@ class FollowedPart:
     ----------
     moved : dict
         Calls and bytes sent by dimension.
+    hops : int
+        Burst-hops of the longest run; 0 for smaller sizes, which are not shortened again.
     """
 
     fewer: Extrapolation
     grain: Grain
     moved: dict[str, tuple[int, int]]
+    hops: int = 0
 
     def run(
         self, work_ps: int, hbm_bytes: int, runner: Runner | None = None
@@ -156,13 +160,41 @@ class FollowedPart:
 
         0 is without concurrent kernels. `runner` is `part_beside` by default.
         """
-        run_part = runner or part_beside
-        runs = [run_part(*run, work_ps, hbm_bytes) for run in self.fewer.runs]
-        end_ps, note = self.fewer.of([run.end_ps for run in runs])
-        lost_ps = 0
-        if work_ps:
-            lost_ps, _ = self.fewer.of([run.kernels_ps - work_ps for run in runs])
-        return PartRan(end_ps, work_ps + lost_ps, self.grain.step_error, note)
+        run = runner or part_beside
+
+        def beside(request: Request, plan: Cut) -> PartRan:
+            return run(request, plan, work_ps, hbm_bytes)
+
+        def stream(request: Request, plan: Cut) -> PartRan:
+            shorter = self._shorter(request, plan)
+            if shorter is None:
+                return beside(request, plan)
+            return _over_runs(shorter, beside, work_ps)
+
+        result = _over_runs(self.fewer, stream, work_ps)
+        return result._replace(bound=self.grain.step_error)
+
+    def _shorter(self, request: Request, plan: Cut) -> Extrapolation | None:
+        """Return the extrapolation of one of the runs from smaller sizes; None if it is short."""
+        longest, cut = self.fewer.runs[-1]
+        share = ranks_of(request.setup, plan) / ranks_of(longest.setup, cut)
+        share *= request.size_bytes / longest.size_bytes
+        return over_bytes(request, plan, round(share * self.hops), linear=True)
+
+
+def _over_runs(
+    anchors: Extrapolation, run: Callable[[Request, Cut], PartRan], work_ps: int
+) -> PartRan:
+    """Extrapolate a part and the loss of concurrent kernels of `work_ps` [ps]; 0: none."""
+    runs = [run(*anchor) for anchor in anchors.runs]
+    end_ps, note = anchors.of([run.end_ps for run in runs])
+    lost_ps = 0
+    if work_ps:
+        lost_ps, _ = anchors.of([run.kernels_ps - work_ps for run in runs])
+    notes = dict.fromkeys(filter(None, (run.note for run in runs)))
+    return PartRan(
+        end_ps, work_ps + lost_ps, runs[-1].bound, "; ".join((note, *notes))
+    )
 
 
 def part_beside(
@@ -175,7 +207,7 @@ def part_beside(
     ranks = [rank for group in setup.together for rank in group.comm.ranks]
     kernels = kernels_beside(builder, ranks, work_ps, hbm_bytes)
     tasks = emit_together(builder, request, plan)
-    return ran(request.of(builder.build()), tasks, kernels, work_ps)
+    return run_part(request.of(builder.build()), tasks, kernels, work_ps)
 
 
 @lru_cache(maxsize=8)
@@ -188,24 +220,26 @@ def followed_part(
     setup: Setup, plan: ParallelPlan, granularity: str | int, work: JointWork
 ) -> FollowedPart | None:
     """Return the extrapolation of a part; None if it is simulated in full."""
-    ranks = work.ranks
-    if setup.nodes is None or len(ranks) <= MOST_RANKS:
+    if len(work.ranks) < 2:
         return None
     asking = _Asking(
         plan,
         ScheduleBuilder(plan.fabric, "part"),
-        only=frozenset(ranks),
+        only=frozenset(work.ranks),
         setup=setup,
     )
-    work.write(asking, {rank: rank for rank in ranks})
-    request = asking.request(granularity)
-    nodes = None if request is None else over_nodes(request, asking.chosen)
-    size_result = (
-        None if request is None or nodes is None else in_one_size(request, nodes)
-    )
-    return (
-        None if size_result is None else FollowedPart(*size_result, moved_by(asking))
-    )
+    work.write(asking, {rank: rank for rank in work.ranks})
+    # Errors of bursts grow with the nodes: such runs are not coarse, and share no budget.
+    name = name_of(granularity)
+    request = asking.request(STEP if name == COARSE else name)
+    if request is None:
+        return None
+    nodes = over_nodes(request, asking.chosen)
+    fewer = None if nodes is None else in_one_size(request, nodes)
+    if fewer is not None:
+        return FollowedPart(*fewer, moved_by(asking), fewer[1].grant_hops)
+    stream = in_shorter_streams(request, asking.chosen)
+    return None if stream is None else FollowedPart(*stream, moved_by(asking))
 
 
 def moved_by(emitter: Emitter) -> dict[str, tuple[int, int]]:

@@ -37,7 +37,7 @@ from clusim.training.extrapolated import (
     moved_by,
     part_beside,
     places_of,
-    ran,
+    run_part,
 )
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.emitter import Emitter
@@ -204,10 +204,9 @@ class StepParts:
         self.simulated.add((repr(key), work.ranks, intensity))
         part_key = repr(key), work.ranks
         if part_key not in self._fewer:
-            # Errors of bursts grow with the nodes of an extrapolation: its runs are not coarse, and share no budget.
-            name = name_of(self.times.granularity)
-            fine = STEP if name == COARSE else name
-            self._fewer[part_key] = followed_part(self.setup, self.plan, fine, work)
+            self._fewer[part_key] = followed_part(
+                self.setup, self.plan, self.times.granularity, work
+            )
         part, work_ps, result = self._fewer[part_key], 0, None
         if intensity is not None:
             work_ps = LONGER * self._linked_ps(
@@ -283,7 +282,7 @@ class StepParts:
         kernels = kernels_beside(
             writer.builder, sorted(writer.only or ()), work_ps, hbm_bytes
         )
-        return ran(self.request(writer), [*tasks], kernels, work_ps), moved_by(
+        return run_part(self.request(writer), [*tasks], kernels, work_ps), moved_by(
             writer
         )
 

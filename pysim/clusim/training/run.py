@@ -16,9 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from clusim.base.errors import TimeLimitReached
 from clusim.base.limits import pause_collector
-from clusim.base.terms.links import kind_of
 from clusim.lowering.grain import COARSE, STEP, STEP_ERROR
 from clusim.results.diagnosis import ProvableVerdict, Verdict
 from clusim.results.replicated import KINDS, BlockTasks
@@ -35,7 +33,6 @@ from clusim.training.breakdown import (
     spans_of,
     starts_of_calls,
 )
-from clusim.training.depth import by_depth, memory_notes, plan_notes, written
 from clusim.training.extrapolated import LONGEST_PS, MOST_EPOCHS, in_intervals
 from clusim.training.proof import (
     BlockState,
@@ -50,6 +47,7 @@ from clusim.training.remedies import affordable_trials, provable_step
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import TrainingResult
 from clusim.training.saved_step import SavedStep
+from clusim.training.schedules import memory_notes, plan_notes, write_steps
 from clusim.training.steady import is_free, simulated_steps
 from clusim.training.step_timing import StepTiming, busiest_wires, busy_links
 from clusim.training.switches import sharing, switching
@@ -57,7 +55,6 @@ from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import FoldedBlock, Folder, block_rows
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
-from clusim.workload.spec import Workload
 
 
 def relaxed(fabric: Fabric, plan: ParallelPlan, steps: int) -> Fabric:
@@ -212,20 +209,16 @@ def _trained(request: TrainRequest, options: RunOptions) -> TrainingResult:
     """Choose the granularity by its error, if requested."""
     if request.granularity != STEP:
         return _simulated(request, options)
-    coarse, first = replace(request, granularity=COARSE), options
-    if options.trace_out is not None and request.workload.depth is not None:
-        # The error of a deep model is known only after all its runs.
-        first = replace(options, trace_out=None)
-    result = _simulated(coarse, first, WANTED_ERROR)
-    enough = result.error_bound is not None and result.error_bound <= WANTED_ERROR
-    enough = enough or finest(result.grain_error)
-    if enough and first is options:
+    coarse = replace(request, granularity=COARSE)
+    result = _simulated(coarse, options, WANTED_ERROR)
+    bound = result.error_bound
+    if finest(result.grain_error) or (bound is not None and bound <= WANTED_ERROR):
         return result
     first_steps = WholeSteps(
         result.step_ps, result.result.provenance.granularity_note, result.fold
     )
     with knowing(result.plan, len(result.step_ps), options.watch.words, first_steps):
-        again = _simulated(coarse if enough else request, options)
+        again = _simulated(request, options)
     return replace(again, wall_s=result.wall_s + again.wall_s)
 
 
@@ -245,11 +238,6 @@ def _simulated(
     memory = [plan.memory(stage) for stage in range(plan.mesh.pipeline)]
     notes = memory_notes(plan, memory, request.strict_memory)
     notes += plan_notes(plan, setup.fabric) if request.held is None else []
-    if workload.depth is not None:
-        result = by_depth(workload, plan, partial(_shallow, request, options))
-        notes += result.notes
-        result = replace(result, judged=_judged_depth(asked, result, options))
-        return replace(result, memory=memory, notes=notes, switching=None)
     runs = _Runs(setup, request.granularity, _part_of(options))
     folder = Folder(plan.fabric, runs)
     if request.held is not None:
@@ -289,32 +277,9 @@ def _simulated(
     )
 
 
-def _judged_depth(
-    request: TrainRequest, result: TrainingResult, options: RunOptions
-) -> ProvableVerdict:
-    """Return the verdict on a deep model; its proof simulates changes if they are requested."""
-    links = {kind_of(link.cls) for link in request.setup.fabric.links}
-    number = None if options.confirm else 0
-    return provable_step(request, result, links, _as_timed(options), number)
-
-
 def _as_timed(options: RunOptions) -> Callable[[TrainRequest], TrainingResult]:
     """Return the simulation of changed steps, with the same wall-clock limit."""
     return partial(_simulated, options=RunOptions(watch=options.watch))
-
-
-def _shallow(
-    request: TrainRequest, options: RunOptions, part: Workload
-) -> TrainingResult:
-    """Simulate the steps of fewer layers, without a partial result at a time limit."""
-    try:
-        return _simulated(
-            replace(request, workload=part), replace(options, confirm=False)
-        )
-    except StepsEnded as error:
-        raise TimeLimitReached(
-            f"{error.known.words} of the run with fewer layers; allow more time"
-        ) from None
 
 
 @dataclass(frozen=True)
@@ -355,7 +320,7 @@ class _Steps:
         """
         request = self.request
         options = replace(self.options, trace_out=None) if saved else self.options
-        writer, schedule = written(self.plan, folder, request.steps, saved=saved)
+        writer, schedule = write_steps(self.plan, folder, request.steps, saved=saved)
         blocks = folder.blocks if folder is not None else []
         rows, notes = None, self.notes
         if blocks and options.trace_out is not None:

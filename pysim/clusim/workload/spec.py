@@ -386,7 +386,6 @@ class Workload(Spec):
     convergence: ConvergenceSpec | None = None
     host: HostSpec = HostSpec()
     fold: Literal["auto", "all", "proved", "none"] = "auto"
-    depth: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = None
     _document: Problems | None = PrivateAttr(None)
 
     def __hash__(self) -> int:
