@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
@@ -45,7 +46,6 @@ def gpu(
 
     from clusim.base.errors import InputError
     from clusim.base.files import write_text
-    from clusim.base.limits import json_problem
     from clusim.hardware.kernels.calibrate import check_record, measure, overlay
     from clusim.hardware.kernels.calibrate.probe import Torch
 
@@ -58,16 +58,7 @@ def gpu(
             Torch(), lambda text: click.echo(f"measuring {text}", err=True)
         )
     else:
-        try:
-            data = json.loads(Path(source).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(
-                f"{source}: cannot be read: {error.strerror}"
-            ) from error
-        except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{source}: cannot be read as a record: {json_problem(error)}"
-            ) from error
+        data = _read_record(source)
     data = check_record(data, source or "the measurement")
     if record:
         write_text(record, json.dumps(data, indent=1) + "\n")
@@ -97,3 +88,19 @@ def gpu(
         f"use it: 'hardware: {{kernels: {output}}}' in a workload,"
         f" or 'chips: {{mine: {{base: {result['chip']}, kernels: {output}}}}}' in a topology"
     )
+
+
+def _read_record(source: str) -> Any:
+    """Return the values of a record; an error names the file."""
+    from pathlib import Path
+
+    from clusim.base.errors import InputError
+    from clusim.base.limits import json_problem
+
+    try:
+        return json.loads(Path(source).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{source}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        message = f"{source}: cannot be read as a record: {json_problem(error)}"
+        raise InputError(message) from error

@@ -118,13 +118,8 @@ def command(
     from clusim.validation.collectives.against import Search
     from clusim.validation.collectives.measuredcurve import read_curve
 
-    if limit_ps is not None and against is None:
-        raise click.UsageError(
-            "--time-limit limits the causes of --against; add --against FILE"
-        )
+    _check_options(against, limit_ps, plot)
     test, wanted = program_named(program), _wanted(flags)
-    if plot is not None:
-        check_place(plot)
     curve = None if against is None else read_curve(against, test)
     wanted = wanted if curve is None else curve.apply_to(wanted)
     setup = Setup(topology, nodes, version=version, env=env, policy=policy)
@@ -143,22 +138,29 @@ def command(
                 tell(text)
         else:
             limit = TIME_LIMIT_PS if limit_ps is None else limit_ps
-            data["against"] = _compared(
-                curve, result, tell, Search(workers, progress, limit)
-            )
+            search = Search(workers, progress, limit)
+            data["against"] = _compared(curve, result, tell, search)
     for text in result.verdict_comments() if explain else ():
         tell(text)
     if plot is not None:
-        measured: dict[str, Any] = (
-            {} if curve is None else {"measured_us": curve.times_us}
-        )
-        result.plot(**measured).save(plot)
+        result.plot(measured_us=None if curve is None else curve.times_us).save(plot)
     data = result.to_json(["clusim", *sys.argv[1:]]) | data
     if target is not None:
         write_text(target, json.dumps(data) + "\n")
     if as_json:
         click.echo(json.dumps(data))
     return int(data["out_of_bounds"]["count"] > 0)
+
+
+def _check_options(
+    against: Path | None, limit_ps: int | None, plot: Path | None
+) -> None:
+    """Refuse a limit of time without --against, and a picture that cannot be written."""
+    if limit_ps is not None and against is None:
+        message = "--time-limit limits the causes of --against; add --against FILE"
+        raise click.UsageError(message)
+    if plot is not None:
+        check_place(plot)
 
 
 def _silent(_: str) -> None:

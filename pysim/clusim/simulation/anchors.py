@@ -1,8 +1,8 @@
-"""Runs from which a collective is extrapolated, and the laws.
+"""Runs from which a collective is extrapolated.
 
-An extrapolation has an axis, some runs on it, and a law. `Linear` is one term per unit of the axis; `Levels` is one
-term per level of an algorithm. Nodes and bytes are axes of collectives; layers, microbatches and replicas are axes of
-training steps.
+An extrapolation has an axis, some runs on it, and a law (`clusim.simulation.laws`). `Linear` is one term per unit of
+the axis; `Levels` is one term per level of an algorithm. Nodes and bytes are axes of collectives; layers, microbatches
+and replicas are axes of training steps.
 
 **Nodes.** In a ring, and in all-to-all, gather and scatter, every rank adds a step of the same bytes. Two runs, with
 the size scaled to their ranks, determine the time of a step; the time is linear in the number of ranks. Trees and

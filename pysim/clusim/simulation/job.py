@@ -1,4 +1,4 @@
-"""Preparation and execution of one run, as composed by `clusim.simulate`."""
+"""Execution of one prepared run, as composed by `clusim.simulate`."""
 
 from __future__ import annotations
 

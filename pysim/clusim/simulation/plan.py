@@ -1,4 +1,4 @@
-"""Plan of a run, made once from its request: by algorithm name, plan file, or NCCL's choice.
+"""Plan of a run, made once from its request: by algorithm name, plan file, or NCCL's choice (`nccl_choice`).
 
 All later stages take the plan: approximation, lowering, and diagnosis.
 """

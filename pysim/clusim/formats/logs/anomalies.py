@@ -1,4 +1,4 @@
-"""Anomalies of a job: slow transports, missing links, damage, disagreement between ranks."""
+"""Anomalies of a job: of its systems, damage of the log, disagreement between ranks."""
 
 from __future__ import annotations
 

@@ -33,6 +33,8 @@ MOST_CHOSEN = 1 << 24
 MOST_COMMUNICATORS = 1 << 15
 """Maximum number of communicators; handles of later communicators are only counted."""
 
+_TREE_COLUMNS = ("member", "channel", "up", "rank", "down0", "down1", "down2")
+
 MOST_CHOICES = 1 << 16
 """Maximum number of distinct tuner choices; later choices become one unknown choice."""
 
@@ -264,12 +266,8 @@ class RawLog:
             "member", "channel", "index", "source", "target", "route", "side"
         )
         self.links = Columns("member", "channel", "before", "rank", "after")
-        self.trees = Columns(
-            "member", "channel", "up", "rank", "down0", "down1", "down2"
-        )
-        self.nvls_trees = Columns(
-            "member", "channel", "up", "rank", "down0", "down1", "down2"
-        )
+        self.trees = Columns(*_TREE_COLUMNS)
+        self.nvls_trees = Columns(*_TREE_COLUMNS)
         self.calls = Repeating(
             "name", "count", "type", "op", "root", "member", "thread", "stream", "in_place",
             "op_count", "line", "time_ns", running=("op_count", "line", "time_ns"),

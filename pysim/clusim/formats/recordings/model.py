@@ -274,6 +274,11 @@ class Recording:
             self._clone_peers()
         return self
 
+    def _positions_of(self, rank: int) -> array[int]:
+        """Return the positions of a rank's events."""
+        events = enumerate(self.events)
+        return array("q", (at for at, event in events if event.rank == rank))
+
     def _clone_peers(self) -> None:
         """Copy the events of recorded ranks to the unrecorded ranks that they represent, moved into their groups."""
         recorded = sorted({event.rank for event in self.events})
@@ -281,13 +286,8 @@ class Recording:
         if not missing:
             return
         of = self.representatives or (recorded[0],) * self.num_ranks
-        copied = {
-            source: array(
-                "q",
-                (at for at, event in enumerate(self.events) if event.rank == source),
-            )
-            for source in sorted({of[rank] for rank in missing})
-        }
+        sources = sorted({of[rank] for rank in missing})
+        copied = {source: self._positions_of(source) for source in sources}
         used = {
             source: [
                 g

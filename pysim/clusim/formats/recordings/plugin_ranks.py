@@ -1,4 +1,7 @@
-"""Ranks of a job recorded by NCCL profiler plugins: GPUs, members of communicators, nodes."""
+"""Ranks of a job recorded by NCCL profiler plugins: GPUs, members of communicators, nodes.
+
+They are numbered as in the largest communicator, as only communicators and processes are known.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Calls recorded by NCCL profiler plugins, one record per completed call of a rank, and the ranks of their job.
 
-Ranks of a job are numbered as in its largest communicator, as only communicators and processes are known.
-
 Calls of a function are numbered per communicator; different functions are ordered by their times. The launch groups of
 sends and receives are not recorded: each waits only for the previous one with the same peer.
 """

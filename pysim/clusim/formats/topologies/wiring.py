@@ -1,4 +1,4 @@
-"""Graph nodes and links of a parsed node: the PCIe tree, CPUs with their memory, and NICs."""
+"""Graph nodes and links of a parsed node: the PCIe tree, CPUs with their memory, and NICs (`found_devices`)."""
 
 from __future__ import annotations
 

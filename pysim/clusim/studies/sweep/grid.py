@@ -1,9 +1,8 @@
 """Grids of runs in YAML: every list is an axis, and all combinations are run.
 
 ``run:`` contains options of `clusim run`, ``train:`` options of `clusim train` and, below ``change``, keys of the
-workload by their path (``parallel.tensor``). Each may be a list of such blocks. The module defines the options of both
-blocks, how values are read, and how they appear in a column. A point of a sweep is one run with its parameters and its
-result as a row.
+workload by their path (``parallel.tensor``). Each may be a list of such blocks; `keys` defines the
+options of both. A point of a sweep is one run with its parameters and its result as a row.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Runs of a baseline and its changes: collectives, nccl-tests, recorded jobs, training.
 
-A change is another run, a faster or slower component, or other paths: P2P, GPUDirect, PXN or host memory between ranks
-switched off, ACS of PCIe switches switched on, NICs at another CPU.
+A change is another run, a faster or slower component, or a `ChangedSystem`.
 """
 
 from __future__ import annotations

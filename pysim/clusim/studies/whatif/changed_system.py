@@ -1,4 +1,8 @@
-"""Changes of a system in the words of ``clusim what-if``, and repairs of its faults."""
+"""Changes of a system in the words of ``clusim what-if``, and repairs of its faults.
+
+Other paths: P2P, GPUDirect, PXN or host memory between ranks switched off, ACS of PCIe switches switched on, NICs at
+another CPU.
+"""
 
 from __future__ import annotations
 

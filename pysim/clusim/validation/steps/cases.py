@@ -1,7 +1,4 @@
-"""Measured rows as workloads on systems, with the assumptions of each.
-
-The system of a row is a preset with the GPUs per node and the chip described by the row's hardware.
-"""
+"""Measured rows as workloads on systems, with the assumptions of each."""
 
 from __future__ import annotations
 
