@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ def incast(folder: Path, loss: str, **options: Any) -> Any:
     """Return 64 KiB of each of 23 GPUs to the first."""
     path = folder / "judged.yaml"
     path.write_text(FILE.replace("LOSS", loss))
-    return clusim.traffic(path, "incast", message="64KiB", granularity="packet", **options)
+    size = options.pop("message", "64KiB")
+    return clusim.traffic(path, "incast", message=size, granularity="packet", **options)
 
 
 def judged(constants: str) -> str:
@@ -177,3 +179,29 @@ def test_mistakes_of_new_kinds_are_one_line(tmp_path: Path, text: str, message: 
         parse_policy(f"receiver={path}:Mine")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "model" / "policies.md"
+EXAMPLES = {
+    "deal.py": "receiver=deal.py:Deal",
+    "share.py": "queue=share.py:Share",
+    "oldest.py": "schedule=oldest.py:Oldest",
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_classes_of_the_page_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Both engines run them, with the same result."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = (one for one in blocks if EXAMPLES[name].rpartition(":")[2] in one)
+    (tmp_path / name).write_text(block)
+    monkeypatch.chdir(tmp_path)
+    loss = "pfc: none, ecn: none, drop: {queue: 256KiB}, schedule: {priority: [0, 0]}"
+    policy = EXAMPLES[name]
+    results = [
+        incast(tmp_path, loss, message="8KiB", policy=policy, engine=one)
+        for one in ("c", "reference")
+    ]
+    assert len({result.fingerprint for result in results}) == 1
