@@ -6,7 +6,7 @@ import pytest
 
 from clusim.base.errors import InputError, ScheduleError
 from clusim.collectives import ScheduleBuilder
-from clusim.schedule import from_arrays, from_text, to_arrays, to_text
+from clusim.schedule import from_arrays, to_arrays
 from clusim.schedule.collective_writer import CollectiveWriter
 from clusim.schedule.executor import Executor
 from clusim.schedule.ir import Prim
@@ -42,7 +42,6 @@ def test_a_step_of_training_in_miniature() -> None:
     assert schedule.tasks[gather[0]].deps == ()
     assert schedule.tasks[-1].deps == (done[3][0], reduce[3])
     assert all(check.ok for check in verify(schedule))
-    assert from_text(to_text(schedule)) == schedule
     assert from_arrays(to_arrays(schedule)) == schedule
 
 

@@ -17,7 +17,7 @@ from clusim.schedule.ir import (
     Template,
 )
 from clusim.schedule.shapes import Shape
-from clusim.schedule.text import from_text, to_text
+from clusim.schedule.text import to_text
 
 __all__ = [
     "ABSENT",
@@ -33,7 +33,6 @@ __all__ = [
     "Task",
     "Template",
     "from_arrays",
-    "from_text",
     "to_arrays",
     "to_text",
     "validate",
