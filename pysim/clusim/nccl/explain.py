@@ -284,8 +284,12 @@ def _choice(comm: Communicator, collective: Collective, size: int) -> ChoiceJson
     }
 
 
+LEAST_BYTES, MOST_BYTES = 8, 1 << 33
+"""Sizes between which choices are listed [bytes]."""
+
+
 def switch_points(
-    comm: Communicator, collective: Collective, low: int = 8, high: int = 1 << 33
+    comm: Communicator, collective: Collective
 ) -> list[SwitchPointJson]:
     """Return the sizes from which another algorithm or protocol is taken, to the byte."""
 
@@ -293,10 +297,12 @@ def switch_points(
         chosen = comm.select(collective, comm.table.regular_bytes(size))
         return f"{chosen.algorithm.value} {chosen.protocol.value}"
 
-    grid = [low]
-    while grid[-1] < high:
-        grid.append(min(high, max(grid[-1] + 1, grid[-1] * 9 // 8)))
-    points: list[SwitchPointJson] = [{"from_bytes": low, "choice": name(low)}]
+    grid = [LEAST_BYTES]
+    while grid[-1] < MOST_BYTES:
+        grid.append(min(MOST_BYTES, max(grid[-1] + 1, grid[-1] * 9 // 8)))
+    points: list[SwitchPointJson] = [
+        {"from_bytes": LEAST_BYTES, "choice": name(LEAST_BYTES)}
+    ]
     for small, large in pairwise(grid):
         last = points[-1]["choice"]
         if name(large) == last:

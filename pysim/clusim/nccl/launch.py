@@ -166,18 +166,14 @@ def enqueued_ps(
 
 
 def iteration_ps(
-    host: Host | Communicator,
-    operation: str,
-    kernel_ps: int,
-    launch: Launch,
-    channels: int = 1,
+    host: Host | Communicator, operation: str, kernel_ps: int, launch: Launch
 ) -> int:
     """Return the steady-state time per iteration of kernels of `kernel_ps` [ps]; 0 means no data."""
     if isinstance(host, Communicator):
         host = host_of(host)
     if kernel_ps == 0:
         return empty_ps(host, launch)
-    host_ps, gpu_ps = enqueued_ps(host, operation, kernel_ps, launch, channels)
+    host_ps, gpu_ps = enqueued_ps(host, operation, kernel_ps, launch)
     both = host_ps + gpu_ps + sum(start_and_end_ps(host))
     return (both if launch.blocking else max(host_ps, gpu_ps)) // max(
         1, launch.aggregated

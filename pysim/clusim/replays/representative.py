@@ -224,7 +224,7 @@ class RepresentedJob:
         self.share: float | None = None
         self._bundles: dict[CallKey, CallBundle] = {}
 
-    def play(self, *, joint: bool = True) -> PlayedJob:
+    def play(self) -> PlayedJob:
         """Time the distinct calls, then play the operations of the representative rank."""
         durations = self._durations()
         job = replace(self.recording, events=self.recording.events[: len(durations)])
@@ -239,7 +239,7 @@ class RepresentedJob:
         }
         separate = Player(graph, needs, SeparateCalls(channels_of))
         time_ps, overlaps = separate.play(), Counter[str]()
-        if joint and separate.overlaps and self.share is None:
+        if separate.overlaps and self.share is None:
             try:
                 player = Player(graph, needs, self._joint())
                 time_ps, overlaps = player.play(), player.overlaps

@@ -24,9 +24,9 @@ from clusim.results.result import Result
 from clusim.results.resultjson import in_order_text
 
 
-def collective_report(result: Result, more: Sequence[tuple[str, str]] = ()) -> str:
-    """Return the report of a run of collectives; `more` are further rows of label and text."""
-    return f"{collective_head(result, more)}\n\n{collective_rest(result)}"
+def collective_report(result: Result) -> str:
+    """Return the report of a run of collectives."""
+    return f"{collective_head(result)}\n\n{collective_rest(result)}"
 
 
 def collective_rest(result: Result) -> str:

@@ -46,12 +46,11 @@ class Part(NamedTuple):
         return self.channel if self.way < 0 else self.way
 
 
-def split(length: int, channels: int, unit: int = 16) -> list[Part]:
-    """Split `length` bytes into at most `channels` contiguous, even parts, in multiples of `unit` bytes."""
-    cells = -(-length // unit)
+def split(length: int, channels: int) -> list[Part]:
+    """Split `length` bytes into at most `channels` contiguous, even parts, in multiples of 16 bytes."""
+    cells = -(-length // 16)
     bounds = [
-        min(length, cells * index // channels * unit)
-        for index in range(channels + 1)
+        min(length, cells * index // channels * 16) for index in range(channels + 1)
     ]
     pairs = pairwise(bounds)
     return [

@@ -117,12 +117,7 @@ def rerun(path: str | Path, change: Change | None = None) -> Rerun:
     return run_image(arrays, inputs)
 
 
-def run_image(
-    arrays: Mapping[str, Array],
-    inputs: Inputs,
-    engine: EngineName = "c",
-    progress: Progress | None = None,
-) -> Rerun:
+def run_image(arrays: Mapping[str, Array], inputs: Inputs) -> Rerun:
     """Simulate the arrays of an image, which may differ from the image in `inputs`.
 
     Raises
@@ -130,9 +125,7 @@ def run_image(
     DeadlockError
         The run cannot end.
     """
-    session = simulate_inputs(
-        input_image(arrays, inputs), engine, how=Repeats(progress=progress)
-    )
+    session = simulate_inputs(input_image(arrays, inputs), "c")
     return Rerun(session.engine.now_ps, session.engine.fingerprint())
 
 

@@ -108,14 +108,14 @@ def endpoint_rates_Bps(arrays: FabricArrays) -> NDArray[np.float64]:
     return result
 
 
-def bisection_Bps(arrays: FabricArrays, zone: int = 0) -> float:
-    """Return the one-way bandwidth between the lower and upper half of a node's ranks [B/s].
+def bisection_Bps(arrays: FabricArrays) -> float:
+    """Return the one-way bandwidth between the lower and upper half of the first node's ranks [B/s].
 
     It is the maximum flow over the directed graph, an upper bound for any routing between the halves. If
     GPUs have direct links, links of the host are excluded.
     """
     nodes = arrays.endpoints["node"][arrays.rank_endpoint]
-    nodes = nodes[arrays.nodes["zone"][nodes] == zone]
+    nodes = nodes[arrays.nodes["zone"][nodes] == 0]
     half = len(nodes) // 2
     return max_flow(
         arrays,

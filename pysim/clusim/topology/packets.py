@@ -64,9 +64,9 @@ class Format:
     )
     limit_bytes: tuple[int, ...] = (NO_LIMIT,) * KINDS
 
-    def header_wire_bytes(self, kind: int = 0) -> int:
-        """Return the wire bytes of a packet of `kind` without payload."""
-        return -(-self.header_bytes[kind] // self.flit_bytes) * self.flit_bytes
+    def header_wire_bytes(self) -> int:
+        """Return the wire bytes of a packet without payload."""
+        return -(-self.header_bytes[0] // self.flit_bytes) * self.flit_bytes
 
 
 STORE_BYTES = "storeBytes"

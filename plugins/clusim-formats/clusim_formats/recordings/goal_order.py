@@ -139,7 +139,7 @@ class _Player(LiveClock):
             if is_work:
                 self._message(op, step)
             else:
-                self._start(op)
+                self._start_step(op)
             return
         if is_work:
             operation.action = partial(self._free, (op.rank, step.cpu))
@@ -148,9 +148,9 @@ class _Player(LiveClock):
         queue = self.cpus.setdefault((op.rank, step.cpu), deque())
         queue.append(op)
         if len(queue) == 1:
-            self._start(op)
+            self._start_step(op)
 
-    def _start(self, op: GoalOp) -> None:
+    def _start_step(self, op: GoalOp) -> None:
         self.order.started.append(op)
         self._complete((self.starts[op].at,))
 
@@ -158,7 +158,7 @@ class _Player(LiveClock):
         queue = self.cpus[cpu]
         queue.popleft()
         if queue:
-            self._start(queue[0])
+            self._start_step(queue[0])
 
     def _message(self, op: GoalOp, step: GoalStep) -> None:
         rank, key = _address(op, step)
@@ -167,7 +167,7 @@ class _Player(LiveClock):
             self._end(op)
         other = self._box(rank, _OTHER[step.kind]).take(key)
         if other is not None:
-            self._meet(*((op, other) if step.kind == "send" else (other, op)))
+            self._join_ends(*((op, other) if step.kind == "send" else (other, op)))
             return
         self.arrivals += 1
         self._box(rank, step.kind).put(key, self.arrivals, op)
@@ -181,7 +181,7 @@ class _Player(LiveClock):
     def _end(self, op: GoalOp) -> None:
         self._complete((self.works[op].at,))
 
-    def _meet(self, send: GoalOp, recv: GoalOp) -> None:
+    def _join_ends(self, send: GoalOp, recv: GoalOp) -> None:
         self.order.match[recv] = send
         for op in (send, recv):
             self.blocked.pop(op, None)

@@ -81,9 +81,9 @@ def of_member(fill: Callable[[Member], object], rank: int = NONE) -> Fill:
     )
 
 
-def counting_fill(table: str, text: str, kind: str | None = None) -> Fill:
+def counting_fill(table: str, text: str) -> Fill:
     """Return a fill that counts a line in a table of kinds of lines."""
-    kind = kind_of[text] if kind is None else kind
+    kind = kind_of[text]
     return lambda facts, thread, line: facts.count(
         getattr(facts, table), text, line, kind
     )

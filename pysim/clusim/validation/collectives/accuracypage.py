@@ -35,7 +35,7 @@ NAME = 46
 """Columns for the name of a class of rows."""
 
 
-def report_lines(report: CollectiveReport, *, worst: int = 10) -> list[str]:
+def report_lines(report: CollectiveReport) -> list[str]:
     """Return the errors by classes of rows, of all groups, and the worst rows."""
     lines: list[str] = []
     for table in class_tables(report.points):
@@ -48,7 +48,7 @@ def report_lines(report: CollectiveReport, *, worst: int = 10) -> list[str]:
         ClassTable("Groups", "All rows; * has calibration rows.", groups)
     )
     lines += ["", "worst rows: measured -> predicted"]
-    lines += [point_line(point) for point in report.worst(worst)]
+    lines += [point_line(point) for point in report.worst(10)]
     lines += ["", "expected and found errors, without calibration rows"]
     lines += [text for rows in report.expectations() for text in rows.lines()]
     return [*lines, "", MEANING, *report.remarks()]

@@ -208,7 +208,7 @@ _LINE = "{:<46}{:>6}{:>8.1f}{:>8.1f}{:>+8.1f}{:>8.2f}"
 _ROW = "| {} | {} | {:.1f} | {:.1f} | {:+.1f} | {:.2f} |{}"
 
 
-def step_lines(report: StepReport, *, worst: int = 10) -> list[str]:
+def step_lines(report: StepReport) -> list[str]:
     """Return scores, groups, the worst rows, assumptions and omitted rows."""
     lines = text_table(_LINE, [("", "n", "mean", "median", "bias", "tau")])
     lines.append(_line("held-out rows", report.held_out))
@@ -220,7 +220,7 @@ def step_lines(report: StepReport, *, worst: int = 10) -> list[str]:
         last = word
         lines.append(_line(f"  {name}", group_points))
     lines += ["", "worst rows"]
-    lines += [row_line(point) for point in report.worst(worst)]
+    lines += [row_line(point) for point in report.worst(10)]
     return [*lines, "", MEANING, *report.remarks()]
 
 
