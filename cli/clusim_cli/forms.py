@@ -27,6 +27,8 @@ from clusim.simulation.expected import ErrorClass, MeasuredError, UnknownError
 from clusim.simulation.fault_cost import FaultCost
 from clusim.studies.crossover import Crossover
 from clusim.studies.improve import Improvement
+from clusim.studies.plan.clusters import PricedClusters
+from clusim.studies.plan.search import PlanSearch
 from clusim.studies.shrink import ShrunkSteps
 from clusim.studies.sweep.keys import Cell
 from clusim.topology.check_links import Finding
@@ -43,6 +45,7 @@ from clusim.validation.collectives.validationjson import ValidationJson
 from clusim.validation.steps.against import StepAgainst
 from clusim.validation.steps.validate import StepReportJson
 
+PlanJson = PlanSearch | PricedClusters
 CongestionSaidJson = CongestionJson | HistoryJson
 PathSaidJson = PathJson | EstimateJson
 ValidateJson = ValidationJson | Explained | StepReportJson | InferenceJson

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import clusim
 from clusim.base.errors import InputError
 from clusim.simulation.setup import Setup
+from clusim.studies.plan.clusters import priced_clusters
 from clusim.studies.plan.forecast import StepForecast, WireLimits
 from clusim.studies.plan.launchers import launch_arguments
 from clusim.studies.plan.layouts import layouts
@@ -152,3 +153,55 @@ def test_frameworks_get_arguments_of_layouts_that_they_have_only(tmp_path: Path)
 def test_wrong_input_is_one_line(model: str, more: dict[str, Any], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         clusim.plan(model, "dgx-a100", **more)
+
+
+def test_the_cheapest_system_is_the_smallest_number_of_nodes_that_reaches_the_time() -> None:
+    """A system with half the price per GPU needs twice the nodes, or is the cheapest if it does not."""
+    one_s = clusim.plan(job(), "a100x4-mesh", estimates=2).steps[0].step_time_s
+    prices = {"a100x4-mesh": 1.0, "gh200x4-mesh": 1.5}
+    found = priced_clusters(job(), prices, 0.9 * one_s, most_nodes=4, estimates=2)
+    by_system = {name: [row for row in found.steps if name in row.system] for name in prices}
+    for name, rows in by_system.items():
+        assert [row.gpus for row in rows] == [4 << number for number in range(len(rows))]
+        for row in rows:
+            assert row.price_per_hour == prices[name] * row.gpus
+            assert row.reaches == (bool(row.words) and row.step_time_s <= 0.9 * one_s)
+            if row.words:
+                assert row.price_per_step == row.price_per_hour * row.step_time_s / 3600
+            else:
+                assert row.step_time_s > 0.9 * one_s, "its bound exceeds the time"
+        assert not any(row.reaches for row in rows[:-1])
+    reached = [row for row in found.steps if row.reaches]
+    lowest = min(row.price_per_hour for row in reached)
+    assert [row.price_per_hour for row in found.steps if row.cheapest] == [lowest]
+    again = clusim.plan(job(), "gh200x4-mesh", estimates=2).steps[0]
+    first = by_system["gh200x4-mesh"][0]
+    assert (first.words, first.step_time_s) == (again.words, again.step_time_s)
+
+
+def test_no_system_may_reach_the_time() -> None:
+    found = priced_clusters(job(), {"a100x4-mesh:nodes=2": 1.0}, 1e-6)
+    assert [(row.gpus, row.words, row.reaches) for row in found.steps] == [(8, "", False)]
+    assert found.steps[0].step_time_s > 1e-6
+    with pytest.raises(InputError, match="must be above 0"):
+        priced_clusters(job(), {}, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ([], "one TOPOLOGY, or --price SYSTEM=AMOUNT for each system and --within TIME"),
+        (["a100x4-mesh", "--within", "1s"], "one TOPOLOGY, or"),
+        (["--price", "a100x4-mesh=1"], "one TOPOLOGY, or"),
+        (["--price", "a100x4-mesh", "--within", "1s"], "must be SYSTEM=AMOUNT, such as"),
+        (["--price", "a100x4-mesh=-2", "--within", "1s"], "must be SYSTEM=AMOUNT"),
+        (
+            ["--price", "a100x4-mesh=1", "--within", "1s", "--launch", "megatron"],
+            "not with --price",
+        ),
+    ],
+)
+def test_one_system_or_prices(words: list[str], error: str) -> None:
+    done = CliRunner().invoke(cli, ["plan", "llama3-8b", "--batch", "8", *words])
+    assert done.exit_code == 2
+    assert error in done.output

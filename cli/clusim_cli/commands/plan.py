@@ -4,26 +4,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from clusim.base.errors import InputError
 from clusim.base.tables import text_table
 from clusim.base.units import format_time
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.params import TOPOLOGY, one_of
+from clusim_cli.params import TIME, TOPOLOGY, Value, one_of
 
 if TYPE_CHECKING:
+    from clusim.studies.plan.clusters import PricedClusters, PricedStep
     from clusim.studies.plan.search import PlannedStep, PlanSearch
+
+MOST_NODES = 1024
+"""Largest number of nodes of a system with a price, without --nodes."""
+
+
+def parse_price(text: str) -> tuple[str, float]:
+    """Return system and price of ``SYSTEM=AMOUNT``."""
+    system, _, amount = text.rpartition("=")
+    try:
+        price = float(amount)
+    except ValueError:
+        price = 0.0
+    if not system or not 0 < price < inf:
+        raise InputError(
+            f"price {text!r}: must be SYSTEM=AMOUNT, such as dgx-h100=2.5"
+        )
+    return system, price
+
+
+PRICE = Value("system=amount", parse_price)
 
 
 @click.command(
     "plan", cls=GuardedCommand, short_help="Find the fastest parallelism of a model."
 )
 @click.argument("model", metavar="MODEL")
-@click.argument("topology", type=TOPOLOGY)
+@click.argument("topology", type=TOPOLOGY, required=False)
 @options.nodes()
 @click.option("--batch", type=click.IntRange(1, 1 << 40), default=None,
               help="Samples of a step over all GPUs; by default the workload's.")  # fmt: skip
@@ -33,17 +56,23 @@ if TYPE_CHECKING:
               help="Layouts that are estimated, in the order of their forecasts.")  # fmt: skip
 @click.option("--launch", type=one_of("megatron", "torchtitan"), default=None,
               help="Print the arguments of a framework for its fastest layout.")  # fmt: skip
+@click.option("--price", "prices", type=PRICE, multiple=True, metavar="SYSTEM=AMOUNT",
+              help="Price of a GPU hour of a system; with --within, instead of TOPOLOGY.")  # fmt: skip
+@click.option("--within", "within_ps", type=TIME, default=None,
+              help="Find the cheapest system with a step this short, of 1, 2, 4, .. --nodes nodes.")  # fmt: skip
 @options.output(more="The workload with the fastest layout, as YAML.")
-@options.as_json("clusim.studies.plan.search:PlanSearch")
+@options.as_json("clusim_cli.forms:PlanJson")
 @options.no_progress()
 def command(
     model: str,
-    topology: str,
+    topology: str | None,
     nodes: int | None,
     batch: int | None,
     sequence: int | None,
     most: int,
     launch: str | None,
+    prices: tuple[tuple[str, float], ...],
+    within_ps: int | None,
     output: Path | None,
     as_json: bool,
     no_progress: bool,
@@ -58,7 +87,23 @@ def command(
     from clusim.workload.parallel.plan import model_of
     from clusim_cli.progress import shown_progress
 
+    _check(topology, prices, within_ps, launch or output)
     workload = plan_workload(model, batch=batch, sequence=sequence)
+    if topology is None:
+        from clusim.studies.plan.clusters import priced_clusters
+
+        with shown_progress(not no_progress, None) as shown:
+            priced = priced_clusters(
+                workload,
+                dict(prices),
+                (within_ps or 0) / 1e12,
+                most_nodes=nodes or MOST_NODES,
+                estimates=most,
+                notify=shown.begins,
+            )
+        text = "\n".join(_price_lines(priced))
+        click.echo(json.dumps(priced.to_json()) if as_json else text)
+        return
     with shown_progress(not no_progress, None) as shown:
         found = plan(
             workload, topology, nodes=nodes, estimates=most, notify=shown.begins
@@ -83,6 +128,53 @@ def command(
             )
             lines += [f"  {argument}" for argument in words]
     click.echo(json.dumps(found.to_json()) if as_json else "\n".join(lines))
+
+
+def _check(
+    topology: str | None,
+    prices: tuple[tuple[str, float], ...],
+    within_ps: int | None,
+    of_one: object,
+) -> None:
+    """Raise an error unless there is one system, or systems with prices and a time; `of_one` needs one system."""
+    if (topology is None) != bool(prices) or bool(prices) != (within_ps is not None):
+        raise click.UsageError(
+            "one TOPOLOGY, or --price SYSTEM=AMOUNT for each system and --within TIME"
+        )
+    if prices and of_one:
+        raise click.UsageError("--launch and -o need one TOPOLOGY; not with --price")
+
+
+def _price_lines(found: PricedClusters) -> Iterator[str]:
+    """Yield the lines of a search for the cheapest system."""
+    within = format_time(round(found.within_s * 1e12))
+    yield f"{found.workload}: systems with a step of at most {within}"
+    yield ""
+    head = ("system", "GPUs", "step", "per hour", "per step", "layout")
+    rows = [
+        (
+            row.system,
+            row.gpus,
+            _step_words(row),
+            f"{row.price_per_hour:,.2f}{'*' if row.cheapest else ''}",
+            f"{row.price_per_step:.4f}" if row.words else "",
+            row.words,
+        )
+        for row in found.steps
+    ]
+    yield from text_table("  {:<..} {:>6} {:>..} {:>..} {:>..}  {}", [head, *rows])
+    yield ""
+    if any(row.cheapest for row in found.steps):
+        yield "  *: the lowest price per hour of the systems that reach the time"
+    else:
+        yield "  no system reaches the time; more --nodes or another batch can help"
+
+
+def _step_words(row: PricedStep) -> str:
+    if row.step_time_s is None:
+        return "no memory"
+    time = format_time(round(row.step_time_s * 1e12))
+    return time if row.words else f"above {time}"
 
 
 def _lines(found: PlanSearch) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from clusim.base.errors import ClusimError, InputError
@@ -122,40 +123,68 @@ class PlanSearch(JsonObject):
 
 
 @dataclass
-class _Search:
+class PlanSpace:
     """Layouts of one workload on one system."""
 
     setup: Setup
-    base: dict[str, Any]
-    notify: PhaseNotice
+    workload: Workload
+    notify: PhaseNotice = lambda _: None
     count: int = 0
     omitted: Counter[str] = field(default_factory=Counter)
 
-    def candidates(self) -> list[Candidate]:
-        """Return the layouts that fit the memory, in the order of their forecasts."""
-        workload = Workload.model_validate(self.base)
-        limits = WireLimits(self.setup.fabric)
-        result: list[Candidate] = []
+    @cached_property
+    def base(self) -> dict[str, Any]:
+        """The workload as a mapping."""
+        return self.workload.model_dump(by_alias=True, exclude_unset=True)
+
+    @cached_property
+    def limits(self) -> WireLimits:
+        """Rates of the links."""
+        return WireLimits(self.setup.fabric)
+
+    def fitting(self) -> list[Candidate]:
+        """Return the layouts that fit the memory, with their bounds."""
         self.notify("memory and bounds of layouts")
-        for layout in layouts(model_of(workload.model), workload, self.setup.fabric):
+        result: list[Candidate] = []
+        model = model_of(self.workload.model)
+        for layout in layouts(model, self.workload, self.setup.fabric):
             self.count += 1
             plan = self._plan(layout)
             if plan is None:
                 continue
-            result.append(
-                Candidate(layout, plan, StepForecast(plan, limits).time_ps())
-            )
-        self.curves = CommCurves(self.setup, limits)
+            bound_ps = StepForecast(plan, self.limits).time_ps()
+            result.append(Candidate(layout, plan, bound_ps))
+        return result
+
+    def search(self, candidates: Sequence[Candidate], most: int) -> PlanSearch:
+        """Return the first `most` candidates in the order of their forecasts, estimated, the fastest first."""
         self.notify("collectives")
-        ordered = [
-            one._replace(
-                forecast_ps=StepForecast(
-                    one.plan, limits, self.curves.time_ps
-                ).time_ps()
-            )
-            for one in result
+        curves = CommCurves(self.setup, self.limits)
+        forecasts = [
+            StepForecast(one.plan, self.limits, curves.time_ps).time_ps()
+            for one in candidates
         ]
-        return sorted(ordered, key=lambda one: (one.forecast_ps, one.layout.words))
+        ordered = sorted(
+            (
+                one._replace(forecast_ps=ps)
+                for one, ps in zip(candidates, forecasts, strict=True)
+            ),
+            key=lambda one: (one.forecast_ps, one.layout.words),
+        )
+        results = [(one, self.step(one)) for one in ordered[:most]]
+        results.sort(key=lambda row: row[1].step_ps[-1])
+        best_ps = results[0][1].step_ps[-1]
+        unknown = sum(one.bound_ps < best_ps for one in ordered[most:])
+        return PlanSearch(
+            self.workload.name,
+            self.setup.name,
+            self.setup.fabric.num_ranks,
+            self.count,
+            dict(self.omitted.most_common()),
+            curves.simulated,
+            _rows(results),
+            unknown,
+        )
 
     def _plan(self, layout: ParallelLayout) -> ParallelPlan | None:
         """Return the plan of a layout; None if it is omitted."""
@@ -204,34 +233,17 @@ def plan_search(
     InputError
         No layout divides model and batch and fits the memory.
     """
-    base = workload.model_dump(by_alias=True, exclude_unset=True)
-    search = _Search(setup, base, notify)
-    candidates = search.candidates()
+    space = PlanSpace(setup, workload, notify)
+    candidates = space.fitting()
     if not candidates:
         reasons = ", ".join(
-            f"{count} {why}" for why, count in search.omitted.most_common(3)
+            f"{count} {why}" for why, count in space.omitted.most_common(3)
         )
         raise InputError(
-            f"{workload.name}: {search.count} layouts, but no one fits {setup.name} ({reasons or 'no divisor'}); more"
+            f"{workload.name}: {space.count} layouts, but no one fits {setup.name} ({reasons or 'no divisor'}); more"
             " nodes, another batch or recomputation in the workload can help"
         )
-    results = [(one, search.step(one)) for one in candidates[:most]]
-    results.sort(key=lambda row: row[1].step_ps[-1])
-    best_ps = results[0][1].step_ps[-1]
-    tried = {one.layout for one, _ in results}
-    unknown = sum(
-        one.bound_ps < best_ps for one in candidates if one.layout not in tried
-    )
-    return PlanSearch(
-        workload.name,
-        setup.name,
-        setup.fabric.num_ranks,
-        search.count,
-        dict(search.omitted.most_common()),
-        search.curves.simulated,
-        _rows(results),
-        unknown,
-    )
+    return space.search(candidates, most)
 
 
 def _rows(results: Sequence[tuple[Candidate, StepResult]]) -> list[PlannedStep]:
