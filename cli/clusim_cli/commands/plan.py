@@ -61,6 +61,7 @@ PRICE = Value("system=amount", parse_price)
 @click.option("--within", "within_ps", type=TIME, default=None,
               help="Find the cheapest system with a step this short, of 1, 2, 4, .. --nodes nodes.")  # fmt: skip
 @options.output(more="The workload with the fastest layout, as YAML.")
+@options.plot(more="It has the steps and memory of the layouts.")
 @options.as_json("clusim_cli.forms:PlanJson")
 @options.no_progress()
 def command(
@@ -74,6 +75,7 @@ def command(
     prices: tuple[tuple[str, float], ...],
     within_ps: int | None,
     output: Path | None,
+    plot: Path | None,
     as_json: bool,
     no_progress: bool,
 ) -> None:
@@ -87,7 +89,7 @@ def command(
     from clusim.workload.parallel.plan import model_of
     from clusim_cli.progress import shown_progress
 
-    _check(topology, prices, within_ps, launch or output)
+    _check(topology, prices, within_ps, launch or output or plot)
     workload = plan_workload(model, batch=batch, sequence=sequence)
     if topology is None:
         from clusim.studies.plan.clusters import priced_clusters
@@ -111,6 +113,8 @@ def command(
     best = found.steps[0].layout
     if output is not None:
         write_workload(workload, best, output, (topology, nodes))
+    if plot is not None:
+        _draw(found, plot)
     lines = [*_lines(found)]
     if launch is not None:
         layouts = [
@@ -130,6 +134,17 @@ def command(
     click.echo(json.dumps(found.to_json()) if as_json else "\n".join(lines))
 
 
+def _draw(found: PlanSearch, path: Path) -> None:
+    from clusim.base.display import Plot
+    from clusim.report.charts import ParetoPoint, plot_pareto
+
+    points = [
+        ParetoPoint(row.memory_GiB, row.step_time_s, row.words, row.pareto)
+        for row in found.steps
+    ]
+    Plot(plot_pareto(points)).save(path)
+
+
 def _check(
     topology: str | None,
     prices: tuple[tuple[str, float], ...],
@@ -142,7 +157,9 @@ def _check(
             "one TOPOLOGY, or --price SYSTEM=AMOUNT for each system and --within TIME"
         )
     if prices and of_one:
-        raise click.UsageError("--launch and -o need one TOPOLOGY; not with --price")
+        raise click.UsageError(
+            "--launch, --plot and -o need one TOPOLOGY; not with --price"
+        )
 
 
 def _price_lines(found: PricedClusters) -> Iterator[str]:

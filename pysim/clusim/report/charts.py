@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -140,6 +140,56 @@ def plot_sensitivity(
         axes.set_xlabel("change of the time [% per %]")
         axes.set_title("sensitivity of the time", loc="left")
     return chart
+
+
+class ParetoPoint(NamedTuple):
+    """A layout: memory of a GPU [GiB], time of a step [s], its words, and whether no other one is better in both."""
+
+    memory_GiB: float
+    step_time_s: float
+    words: str
+    best: bool
+
+
+def plot_pareto(
+    points: Sequence[ParetoPoint], width_in: float = SCREEN_IN
+) -> Figure:
+    """Draw steps over memory; layouts that no other one is faster and smaller than are joined and named."""
+    front = sorted(point for point in points if point.best)
+    others = [point for point in points if not point.best]
+    with styled_figure(Look(width_in)) as figure:
+        figure.set_size_inches(width_in, width_in * 0.6)
+        axes = figure.add_subplot()
+        axes.scatter(
+            [point.memory_GiB for point in others],
+            [point.step_time_s * 1e3 for point in others],
+            color=PALETTE[4],
+            label="other layouts",
+        )
+        axes.plot(
+            [point.memory_GiB for point in front],
+            [point.step_time_s * 1e3 for point in front],
+            marker=MARKS[0],
+            color=PALETTE[0],
+            label="no layout is faster with less memory",
+        )
+        middle_GiB = (front[0].memory_GiB + front[-1].memory_GiB) / 2
+        for point in front:
+            right = point.memory_GiB > middle_GiB
+            axes.annotate(
+                point.words,
+                (point.memory_GiB, point.step_time_s * 1e3),
+                xytext=(-6 if right else 6, 5),
+                textcoords="offset points",
+                fontsize="small",
+                ha="right" if right else "left",
+            )
+        axes.margins(0.12, 0.12)
+        axes.set_xlabel("memory of a GPU [GiB]")
+        axes.set_ylabel("step [ms]")
+        axes.grid(color="#e3e6eb", linewidth=0.5)
+        _head(figure, axes, "steps and memory of layouts")
+    return figure
 
 
 def _head(figure: Any, axes: Any, title: str) -> None:

@@ -7,10 +7,11 @@ all its links, and each node over all its links to others. The optimizer's kerne
 each microbatch are another limit. No estimate may be below the bound.
 
 **Forecast** The same with collectives as simulated: each kind of group with two sizes, and a line between them. FSDP
-gathers the weights of a layer during another one. A distributed optimizer reduces gradients during the last backward
-pass, and gathers weights after it. The forecast orders layouts; the first ones are estimated.
+gathers the weights and scatters the gradients of a layer during another one, and a distributed optimizer reduces
+gradients during the last backward pass and gathers weights after it. CTAs of hidden collectives hold SMs, which kernels
+lack. The forecast orders layouts; the first ones are estimated.
 
-**Not in both** The host, kernels slowed by communication, messages between ranks, exchanges in two legs (DeepEP).
+**Not in both** The host, messages between ranks, exchanges in two legs (DeepEP).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 from clusim.jobs.times import Times
 from clusim.simulation.request import Request
@@ -53,6 +55,16 @@ class StageTimes:
     backward_ps: int
     first_ps: int
     gathered_ps: int
+
+
+class CommCost(NamedTuple):
+    """Time of a collective [ps], and its CTAs on a GPU."""
+
+    time_ps: int
+    ctas: int = 0
+
+
+NO_COMM = CommCost(0)
 
 
 class WireLimits:
@@ -100,41 +112,39 @@ class CommCurves:
     def __init__(self, setup: Setup, limits: WireLimits) -> None:
         self.setup, self.limits = setup, limits
         self.times = Times("coarse")
-        self._curves: dict[tuple[str, GroupShape], tuple[int, int]] = {}
+        self._curves: dict[tuple[str, GroupShape], tuple[CommCost, CommCost]] = {}
 
     @property
     def simulated(self) -> int:
         """Number of simulated collectives."""
         return len(SIZES) * len(self._curves)
 
-    def time_ps(self, operation: str, shape: GroupShape, size_bytes: int) -> int:
-        """Return the time of a collective [ps]."""
+    def cost(self, operation: str, shape: GroupShape, size_bytes: int) -> CommCost:
+        """Return the time of a collective, and its CTAs."""
         key = operation, shape
         if key not in self._curves:
-            small, large = (
-                self._simulated_ps(operation, shape, size) for size in SIZES
-            )
-            self._curves[key] = small, large
-        small_ps, large_ps = self._curves[key]
+            first, last = (self._simulated(operation, shape, size) for size in SIZES)
+            self._curves[key] = first, last
+        one, two = self._curves[key]
         small, large = SIZES
         if size_bytes < small:
-            return small_ps
-        return small_ps + (large_ps - small_ps) * (size_bytes - small) // (
-            large - small
-        )
+            return one
+        more_ps = (two.time_ps - one.time_ps) * (size_bytes - small)
+        return CommCost(one.time_ps + more_ps // (large - small), two.ctas)
 
-    def _simulated_ps(
+    def _simulated(
         self, operation: str, shape: GroupShape, size_bytes: int
-    ) -> int:
+    ) -> CommCost:
         nodes, per_node = shape
         setup = replace(
             self.setup, nodes=nodes if nodes > 1 else None, per_node=per_node
         )
-        return self.times.kernel(Request(setup, operation, size_bytes)).time_ps
+        kernel = self.times.kernel(Request(setup, operation, size_bytes))
+        return CommCost(kernel.time_ps, kernel.channels)
 
 
-CommTime = Callable[[str, GroupShape, int], int]
-"""Time of a collective: operation, group and size [ps]."""
+CommTime = Callable[[str, GroupShape, int], CommCost]
+"""Cost of a collective: operation, group and size [bytes]."""
 
 
 class StepForecast:
@@ -142,18 +152,18 @@ class StepForecast:
 
     Attributes
     ----------
-    comm_ps : callable
-        Time of a collective.
+    comm : callable
+        Cost of a collective.
     is_bound : bool
         Weights of FSDP are gathered at any time of a microbatch, not during the layer before.
     """
 
     def __init__(
-        self, plan: ParallelPlan, limits: WireLimits, comm_ps: CommTime | None = None
+        self, plan: ParallelPlan, limits: WireLimits, comm: CommTime | None = None
     ) -> None:
-        self.plan, self.limits, self.is_bound = plan, limits, comm_ps is None
-        self.comm_ps = comm_ps or (
-            lambda _, shape, size: limits.least_ps(shape, size)
+        self.plan, self.limits, self.is_bound = plan, limits, comm is None
+        self.comm = comm or (
+            lambda _, shape, size: CommCost(limits.least_ps(shape, size))
         )
         self._layers: dict[tuple[int, str, int], tuple[int, int, int]] = {}
 
@@ -180,13 +190,20 @@ class StepForecast:
         parameters = sum(
             layer.parameters for chunk in plan.stages[0] for layer in chunk
         )
-        reduce_ps = self._comm_ps(
+        reduction = self._comm(
             "reduce_scatter", group, parameters * plan.optimizer.sum_bytes
         )
-        gather_ps = self._comm_ps(
-            "all_gather", group, parameters * plan.optimizer.weight
+        gather = self._comm("all_gather", group, parameters * plan.optimizer.weight)
+        beside_ps = self._beside(stage.backward_ps, reduction)
+        return beside_ps - stage.backward_ps + gather.time_ps
+
+    def _beside(self, kernels_ps: int, *comms: CommCost) -> int:
+        """Return the time of kernels beside collectives, whose CTAs hold a part of the SMs."""
+        comm_ps = sum(comm.time_ps for comm in comms)
+        held_ps = (
+            sum(comm.time_ps * comm.ctas for comm in comms) // self.plan.chip.sms
         )
-        return max(0, reduce_ps - stage.backward_ps) + gather_ps
+        return max(comm_ps, kernels_ps + held_ps)
 
     def _stage(self, stage: int) -> StageTimes:
         forward_ps = backward_ps = gathered_ps = 0
@@ -205,21 +222,24 @@ class StepForecast:
         if key not in self._layers:
             passes = layer.forward, backward_steps(layer)
             forward_ps, backward_ps = (self._steps(steps, stage) for steps in passes)
-            gather_ps = self._gather_ps(layer, stage)
+            gather = self._weights(layer, stage, "all_gather")
             if not self.is_bound:
-                forward_ps, backward_ps = (
-                    max(forward_ps, gather_ps),
-                    max(backward_ps, gather_ps),
-                )
-            self._layers[key] = forward_ps, backward_ps, gather_ps
+                scatter = self._weights(layer, stage, "reduce_scatter")
+                forward_ps = self._beside(forward_ps, gather)
+                backward_ps = self._beside(backward_ps, gather, scatter)
+            self._layers[key] = forward_ps, backward_ps, gather.time_ps
         return self._layers[key]
 
-    def _gather_ps(self, layer: Layer, stage: int) -> int:
+    def _weights(self, layer: Layer, stage: int, operation: str) -> CommCost:
+        """Return the cost of gathering the weights of a layer, or scattering its gradients, with FSDP."""
+        optimizer = self.plan.optimizer
         if self.plan.zero != 3 or not layer.parameters:
-            return 0
+            return NO_COMM
         group = self.plan.mesh.groups("shard", stage)[0]
-        size_bytes = layer.parameters * self.plan.optimizer.weight
-        return self._comm_ps("all_gather", group, size_bytes)
+        element = (
+            optimizer.weight if operation == "all_gather" else optimizer.sum_bytes
+        )
+        return self._comm(operation, group, layer.parameters * element)
 
     def _steps(self, steps: Iterable[Step], stage: int) -> int:
         """Return the time of a row of steps: kernels, and communication that later steps wait for [ps]."""
@@ -236,23 +256,20 @@ class StepForecast:
                 now_ps = max(now_ps, ends_ps.get(step.key, 0))
             elif step.operation != "sendrecv" and not step.across:
                 groups = self.plan.mesh.groups(step.dim, stage)
-                end_ps = now_ps + self._comm_ps(
-                    step.operation, groups[0], step.bytes
-                )
+                cost = self._comm(step.operation, groups[0], step.bytes)
+                end_ps = now_ps + cost.time_ps
                 if step.key:
                     ends_ps[step.key] = end_ps
                 else:
                     now_ps = end_ps
         return now_ps
 
-    def _comm_ps(
+    def _comm(
         self, operation: str, group: tuple[int, ...], size_bytes: int
-    ) -> int:
-        return (
-            self.comm_ps(operation, self.limits.shape(group), size_bytes)
-            if len(group) > 1
-            else 0
-        )
+    ) -> CommCost:
+        if len(group) == 1:
+            return NO_COMM
+        return self.comm(operation, self.limits.shape(group), size_bytes)
 
 
 @cache

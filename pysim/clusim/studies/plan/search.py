@@ -161,7 +161,7 @@ class PlanSpace:
         self.notify("collectives")
         curves = CommCurves(self.setup, self.limits)
         forecasts = [
-            StepForecast(one.plan, self.limits, curves.time_ps).time_ps()
+            StepForecast(one.plan, self.limits, curves.cost).time_ps()
             for one in candidates
         ]
         ordered = sorted(
@@ -268,8 +268,10 @@ def _rows(results: Sequence[tuple[Candidate, StepResult]]) -> list[PlannedStep]:
 
 
 def _is_pareto(row: PlannedStep, rows: Sequence[PlannedStep]) -> bool:
+    """Return whether no layout is faster and needs less memory, or the same to 0.1 GiB."""
     return not any(
-        other.step_time_s < row.step_time_s and other.memory_GiB <= row.memory_GiB
+        other.step_time_s < row.step_time_s
+        and round(other.memory_GiB, 1) <= round(row.memory_GiB, 1)
         for other in rows
     )
 
