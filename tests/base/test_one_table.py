@@ -36,7 +36,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("clusim/formats/recordings/chakra_schema.py", "dtype"): "types of protobuf's fields",
     ("clusim-formats/clusim_formats/recordings/hlo.py", "operation"): "instructions of XLA",
     (
-        "clusim/formats/recordings/kineto_trace.py",
+        "clusim/formats/recordings/kineto_arguments.py",
         "operation",
     ): "places of the arguments of PyTorch's operators",
     (

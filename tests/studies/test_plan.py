@@ -13,8 +13,8 @@ from click.testing import CliRunner
 import clusim
 from clusim.base.errors import InputError
 from clusim.simulation.setup import Setup
-from clusim.studies.plan.clusters import priced_clusters
-from clusim.studies.plan.forecast import StepForecast, WireLimits
+from clusim.studies.plan.clusters import PricedSearch, priced_clusters
+from clusim.studies.plan.forecast import CommCost, CommCurves, StepForecast, WireLimits
 from clusim.studies.plan.launchers import launch_arguments
 from clusim.studies.plan.layouts import layouts
 from clusim.studies.plan.search import MEMORY
@@ -75,7 +75,7 @@ def test_a_bound_by_hand() -> None:
     limits = WireLimits(fabric)
     # Each GPU has four links of 25 GB/s to each of three others, and PCIe.
     assert 300e9 < limits.gpu_Bps < 340e9
-    assert limits.least_ps((1, 2), 1 << 30) == int((1 << 29) / limits.gpu_Bps * 1e12)
+    assert limits.least_ps((1, (0, 1)), 1 << 30) == int((1 << 29) / limits.gpu_Bps * 1e12)
     workload = job(parallel={"ranks": [0]})
     plan = clusim.train(workload, "a100x4-mesh", steps=1).plan
     found = StepForecast(plan, limits)
@@ -159,7 +159,7 @@ def test_the_cheapest_system_is_the_smallest_number_of_nodes_that_reaches_the_ti
     """A system with half the price per GPU needs twice the nodes, or is the cheapest if it does not."""
     one_s = clusim.plan(job(), "a100x4-mesh", estimates=2).steps[0].step_time_s
     prices = {"a100x4-mesh": 1.0, "gh200x4-mesh": 1.5}
-    found = priced_clusters(job(), prices, 0.9 * one_s, most_nodes=4, estimates=2)
+    found = priced_clusters(job(), PricedSearch(prices, 0.9 * one_s, node_limit=4, estimates=2))
     by_system = {name: [row for row in found.steps if name in row.system] for name in prices}
     for name, rows in by_system.items():
         assert [row.gpus for row in rows] == [4 << number for number in range(len(rows))]
@@ -180,11 +180,11 @@ def test_the_cheapest_system_is_the_smallest_number_of_nodes_that_reaches_the_ti
 
 
 def test_no_system_may_reach_the_time() -> None:
-    found = priced_clusters(job(), {"a100x4-mesh:nodes=2": 1.0}, 1e-6)
+    found = priced_clusters(job(), PricedSearch({"a100x4-mesh:nodes=2": 1.0}, 1e-6))
     assert [(row.gpus, row.words, row.reaches) for row in found.steps] == [(8, "", False)]
     assert found.steps[0].step_time_s > 1e-6
     with pytest.raises(InputError, match="must be above 0"):
-        priced_clusters(job(), {}, 0.0)
+        priced_clusters(job(), PricedSearch({}, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -205,3 +205,28 @@ def test_one_system_or_prices(words: list[str], error: str) -> None:
     done = CliRunner().invoke(cli, ["plan", "llama3-8b", "--batch", "8", *words])
     assert done.exit_code == 2
     assert error in done.output
+
+
+def test_groups_of_a_shape_have_their_gpus_in_the_forecast() -> None:
+    """Every second GPU of a DGX A100 has no pair on its PCIe switch, and NCCL finds fewer channels than for pairs."""
+    setup = Setup("dgx-a100", 2)
+    limits = WireLimits(setup.fabric)
+    pairs, strided = limits.shape([0, 1, 8, 9]), limits.shape([0, 2, 4, 6, 8, 10, 12, 14])
+    assert (pairs, strided) == ((2, (0, 1)), (2, (0, 2, 4, 6)))
+    curves = CommCurves(setup, limits)
+    four = curves.cost("all_gather", limits.shape([0, 1, 2, 3, 8, 9, 10, 11]), 1 << 26)
+    assert curves.cost("all_gather", strided, 1 << 26).time_ps > 3 * four.time_ps
+    assert curves.simulated == 4
+
+
+def test_hidden_collectives_slow_kernels_by_the_sms_they_hold_or_last_longer() -> None:
+    plan = clusim.train(job(), "a100x4-mesh", steps=1).plan
+    found = StepForecast(plan, WireLimits(Setup("a100x4-mesh").fabric))
+    sms = plan.chip.sms
+    assert found._time_beside(1000 * sms, CommCost(100, 8)) == 1000 * sms + 800 // sms
+    held = CommCost(400 * sms, sms // 4)
+    assert (
+        found._time_beside(1000 * sms, held, held)
+        == 1000 * sms + 2 * (400 * sms * (sms // 4)) // sms
+    )
+    assert found._time_beside(1000, CommCost(3000, 8)) == 3000

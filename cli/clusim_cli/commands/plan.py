@@ -20,6 +20,7 @@ from clusim_cli.params import TIME, TOPOLOGY, Value, one_of
 if TYPE_CHECKING:
     from clusim.studies.plan.clusters import PricedClusters, PricedStep
     from clusim.studies.plan.search import PlannedStep, PlanSearch
+    from clusim.workload import Workload
 
 MOST_NODES = 1024
 """Largest number of nodes of a system with a price, without --nodes."""
@@ -85,28 +86,22 @@ def command(
     are estimated, as by clusim train --estimate.
     """
     from clusim.studies.plan.api import plan, plan_workload, write_workload
-    from clusim.studies.plan.launchers import CANNOT, launch_arguments
-    from clusim.workload.parallel.plan import model_of
+    from clusim.studies.plan.clusters import PricedSearch, priced_clusters
     from clusim_cli.progress import shown_progress
 
     _check(topology, prices, within_ps, launch or output or plot)
     workload = plan_workload(model, batch=batch, sequence=sequence)
+    progress = shown_progress(not no_progress, None)
     if topology is None:
-        from clusim.studies.plan.clusters import priced_clusters
-
-        with shown_progress(not no_progress, None) as shown:
-            priced = priced_clusters(
-                workload,
-                dict(prices),
-                (within_ps or 0) / 1e12,
-                most_nodes=nodes or MOST_NODES,
-                estimates=most,
-                notify=shown.begins,
-            )
+        search = PricedSearch(
+            dict(prices), (within_ps or 0) / 1e12, nodes or MOST_NODES, most
+        )
+        with progress as shown:
+            priced = priced_clusters(workload, search, shown.begins)
         text = "\n".join(_price_lines(priced))
         click.echo(json.dumps(priced.to_json()) if as_json else text)
         return
-    with shown_progress(not no_progress, None) as shown:
+    with progress as shown:
         found = plan(
             workload, topology, nodes=nodes, estimates=most, notify=shown.begins
         )
@@ -117,21 +112,23 @@ def command(
         _draw(found, plot)
     lines = [*_lines(found)]
     if launch is not None:
-        layouts = [
-            row.layout
-            for row in found.steps
-            if row.layout.states not in CANNOT[launch]
-        ]
-        lines += [
-            "",
-            f"{launch}: {layouts[0].words if layouts else 'no layout in the table'}",
-        ]
-        for layout in layouts[:1]:
-            words = launch_arguments(
-                launch, layout, workload, model_of(workload.model)
-            )
-            lines += [f"  {argument}" for argument in words]
+        lines += _launch_lines(launch, found, workload)
     click.echo(json.dumps(found.to_json()) if as_json else "\n".join(lines))
+
+
+def _launch_lines(launch: str, found: PlanSearch, workload: Workload) -> list[str]:
+    """Return the arguments of a framework for the fastest layout that it has."""
+    from clusim.studies.plan.launchers import CANNOT, launch_arguments
+    from clusim.workload.parallel.plan import model_of
+
+    layouts = [
+        row.layout for row in found.steps if row.layout.states not in CANNOT[launch]
+    ]
+    if not layouts:
+        return ["", f"{launch}: no layout in the table"]
+    words = launch_arguments(launch, layouts[0], workload, model_of(workload.model))
+    arguments = [f"  {argument}" for argument in words]
+    return ["", f"{launch}: {layouts[0].words}", *arguments]
 
 
 def _draw(found: PlanSearch, path: Path) -> None:

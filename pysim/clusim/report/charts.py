@@ -156,13 +156,13 @@ def plot_pareto(
 ) -> Figure:
     """Draw steps over memory; layouts that no other one is faster and smaller than are joined and named."""
     front = sorted(point for point in points if point.best)
-    others = [point for point in points if not point.best]
+    dominated = [point for point in points if not point.best]
     with styled_figure(Look(width_in)) as figure:
         figure.set_size_inches(width_in, width_in * 0.6)
         axes = figure.add_subplot()
         axes.scatter(
-            [point.memory_GiB for point in others],
-            [point.step_time_s * 1e3 for point in others],
+            [point.memory_GiB for point in dominated],
+            [point.step_time_s * 1e3 for point in dominated],
             color=PALETTE[4],
             label="other layouts",
         )

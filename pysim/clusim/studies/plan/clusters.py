@@ -13,7 +13,6 @@ from functools import partial
 from clusim.base.errors import InputError
 from clusim.base.json_schema import JsonObject, Round6, Round9
 from clusim.studies.plan.search import PhaseNotice, PlanSpace
-from clusim.topology import Fabric
 from clusim.training.api import inputs
 from clusim.workload import Workload
 
@@ -69,27 +68,35 @@ class PricedClusters(JsonObject):
     steps: list[PricedStep]
 
 
-def priced_clusters(
-    workload: Workload,
-    prices: Mapping[str, float],
-    within_s: float,
-    *,
-    most_nodes: int = 1024,
-    estimates: int = 8,
-    notify: PhaseNotice = lambda _: None,
-) -> PricedClusters:
-    """Return the systems on which the fastest layout has a step of at most `within_s`, and the cheapest of them.
+@dataclass(frozen=True, slots=True)
+class PricedSearch:
+    """Systems, their prices and the time that a step must reach.
 
-    Parameters
+    Attributes
     ----------
     prices : mapping
         Systems, and the price of a GPU hour of each, in any unit.
     within_s : float
         Longest step [s].
-    most_nodes : int
+    node_limit : int
         Largest number of nodes of a system.
     estimates : int
         Layouts that are estimated for each number of nodes.
+    """
+
+    prices: Mapping[str, float]
+    within_s: float
+    node_limit: int = 1024
+    estimates: int = 8
+
+
+def priced_clusters(
+    workload: Workload, of: PricedSearch, notify: PhaseNotice = lambda _: None
+) -> PricedClusters:
+    """Return the systems on which the fastest layout has a step of at most `within_s`, and the cheapest of them.
+
+    Parameters
+    ----------
     notify : callable
         Called with the name of each phase.
 
@@ -98,20 +105,20 @@ def priced_clusters(
     InputError
         An unknown system, or a time that is not positive.
     """
-    if within_s <= 0:
-        raise InputError(f"time of a step: {within_s:g} s; must be above 0")
+    if of.within_s <= 0:
+        raise InputError(f"time of a step: {of.within_s:g} s; must be above 0")
     rows: list[PricedStep] = []
-    for name, price in prices.items():
-        for nodes in _numbers_of_nodes(name, most_nodes):
+    for name in of.prices:
+        for nodes in _numbers_of_nodes(name, of.node_limit):
             setup, spec = inputs(workload, name, nodes)
             space = PlanSpace(setup, spec, partial(_notify, notify, setup.name))
-            rows.append(_fastest(space, setup.fabric, price, within_s, estimates))
+            rows.append(_fastest(space, name, of))
             if rows[-1].reaches:
                 break
     lowest = min((row.price_per_hour for row in rows if row.reaches), default=None)
     return PricedClusters(
         workload.name,
-        within_s,
+        of.within_s,
         [
             replace(row, cheapest=row.reaches and row.price_per_hour == lowest)
             for row in rows
@@ -124,36 +131,33 @@ def _notify(notify: PhaseNotice, system: str, phase: str) -> None:
     notify(f"{system}: {phase}")
 
 
-def _numbers_of_nodes(name: str, most: int) -> Iterator[int | None]:
+def _numbers_of_nodes(name: str, limit: int) -> Iterator[int | None]:
     """Yield 1, 2, 4, ... nodes; None for a system with a number in its name."""
     if ":" in name:
         yield None
         return
     nodes = 1
-    while nodes <= most:
+    while nodes <= limit:
         yield nodes
         nodes *= 2
 
 
-def _fastest(
-    space: PlanSpace, fabric: Fabric, price: float, within_s: float, estimates: int
-) -> PricedStep:
+def _fastest(space: PlanSpace, name: str, of: PricedSearch) -> PricedStep:
     """Return the fastest layout of a system, estimated if a bound is short enough."""
     candidates = space.fitting()
-    hourly = price * fabric.num_ranks
-    row = PricedStep(
-        space.setup.name, fabric.num_ranks, "", None, hourly, 0.0, False
-    )
+    gpus = space.setup.fabric.num_ranks
+    hourly = of.prices[name] * gpus
+    row = PricedStep(space.setup.name, gpus, "", None, hourly, 0.0, False)
     if not candidates:
         return row
     least_s = min(one.bound_ps for one in candidates) / 1e12
-    if least_s > within_s:
+    if least_s > of.within_s:
         return replace(row, step_time_s=least_s)
-    found = space.search(candidates, estimates).steps[0]
+    step = space.search(candidates, of.estimates).steps[0]
     return replace(
         row,
-        words=found.words,
-        step_time_s=found.step_time_s,
-        price_per_step=hourly * found.step_time_s / 3600,
-        reaches=found.step_time_s <= within_s,
+        words=step.words,
+        step_time_s=step.step_time_s,
+        price_per_step=hourly * step.step_time_s / 3600,
+        reaches=step.step_time_s <= of.within_s,
     )

@@ -16,6 +16,7 @@ lack. The forecast orders layouts; the first ones are estimated.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -33,8 +34,8 @@ from clusim.workload.parallel.plan import ParallelPlan
 SIZES = 1 << 20, 1 << 26
 """Sizes of the simulated collectives of a kind of group [bytes]."""
 
-GroupShape = tuple[int, int]
-"""Nodes of a group and its GPUs on each."""
+GroupShape = tuple[int, tuple[int, ...]]
+"""Nodes of a group, and its GPUs on each by their positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,10 @@ class WireLimits:
 
     def __init__(self, fabric: Fabric) -> None:
         self.zones = zones_of(fabric)
+        self.first = {
+            zone: rank for rank, zone in reversed([*enumerate(self.zones)])
+        }
+        self.gpus_per_node = max(Counter(self.zones).values())
         zone_of = {node.name: node.zone for node in fabric.nodes}
         gpu_Bps: dict[str, float] = dict.fromkeys(fabric.ranks, 0.0)
         node_Bps: dict[int, float] = dict.fromkeys(self.zones, 0.0)
@@ -90,16 +95,18 @@ class WireLimits:
         )
 
     def shape(self, ranks: Iterable[int]) -> GroupShape:
-        """Return the nodes of a group and its most GPUs on one."""
-        counts: dict[int, int] = {}
+        """Return the nodes of a group and its GPUs on the one with most."""
+        on_node: dict[int, list[int]] = {}
         for rank in ranks:
-            counts[self.zones[rank]] = counts.get(self.zones[rank], 0) + 1
-        return len(counts), max(counts.values())
+            zone = self.zones[rank]
+            on_node.setdefault(zone, []).append(rank - self.first[zone])
+        fullest: list[int] = max(on_node.values(), key=len)
+        return len(on_node), tuple(fullest)
 
     def least_ps(self, shape: GroupShape, size_bytes: int) -> int:
         """Return the least time of a collective of a size [ps]: every GPU receives the parts of the others."""
-        nodes, per_node = shape
-        size = nodes * per_node
+        nodes, gpus = shape
+        size = nodes * len(gpus)
         seconds = size_bytes * (size - 1) / size / self.gpu_Bps
         if nodes > 1 and self.node_Bps:
             seconds = max(seconds, size_bytes * (nodes - 1) / nodes / self.node_Bps)
@@ -123,7 +130,7 @@ class CommCurves:
         """Return the time of a collective, and its CTAs."""
         key = operation, shape
         if key not in self._curves:
-            first, last = (self._simulated(operation, shape, size) for size in SIZES)
+            first, last = (self._simulate(operation, shape, size) for size in SIZES)
             self._curves[key] = first, last
         one, two = self._curves[key]
         small, large = SIZES
@@ -132,13 +139,13 @@ class CommCurves:
         more_ps = (two.time_ps - one.time_ps) * (size_bytes - small)
         return CommCost(one.time_ps + more_ps // (large - small), two.ctas)
 
-    def _simulated(
+    def _simulate(
         self, operation: str, shape: GroupShape, size_bytes: int
     ) -> CommCost:
-        nodes, per_node = shape
-        setup = replace(
-            self.setup, nodes=nodes if nodes > 1 else None, per_node=per_node
-        )
+        nodes, gpus = shape
+        width = self.limits.gpus_per_node
+        ranks = tuple(node * width + gpu for node in range(nodes) for gpu in gpus)
+        setup = replace(self.setup, nodes=nodes if nodes > 1 else None, ranks=ranks)
         kernel = self.times.kernel(Request(setup, operation, size_bytes))
         return CommCost(kernel.time_ps, kernel.channels)
 
@@ -194,10 +201,10 @@ class StepForecast:
             "reduce_scatter", group, parameters * plan.optimizer.sum_bytes
         )
         gather = self._comm("all_gather", group, parameters * plan.optimizer.weight)
-        beside_ps = self._beside(stage.backward_ps, reduction)
+        beside_ps = self._time_beside(stage.backward_ps, reduction)
         return beside_ps - stage.backward_ps + gather.time_ps
 
-    def _beside(self, kernels_ps: int, *comms: CommCost) -> int:
+    def _time_beside(self, kernels_ps: int, *comms: CommCost) -> int:
         """Return the time of kernels beside collectives, whose CTAs hold a part of the SMs."""
         comm_ps = sum(comm.time_ps for comm in comms)
         held_ps = (
@@ -225,8 +232,8 @@ class StepForecast:
             gather = self._weights(layer, stage, "all_gather")
             if not self.is_bound:
                 scatter = self._weights(layer, stage, "reduce_scatter")
-                forward_ps = self._beside(forward_ps, gather)
-                backward_ps = self._beside(backward_ps, gather, scatter)
+                forward_ps = self._time_beside(forward_ps, gather)
+                backward_ps = self._time_beside(backward_ps, gather, scatter)
             self._layers[key] = forward_ps, backward_ps, gather.time_ps
         return self._layers[key]
 

@@ -156,8 +156,8 @@ class PlanSpace:
             result.append(Candidate(layout, plan, bound_ps))
         return result
 
-    def search(self, candidates: Sequence[Candidate], most: int) -> PlanSearch:
-        """Return the first `most` candidates in the order of their forecasts, estimated, the fastest first."""
+    def search(self, candidates: Sequence[Candidate], estimates: int) -> PlanSearch:
+        """Return the first candidates in the order of their forecasts, estimated, the fastest first."""
         self.notify("collectives")
         curves = CommCurves(self.setup, self.limits)
         forecasts = [
@@ -171,10 +171,10 @@ class PlanSpace:
             ),
             key=lambda one: (one.forecast_ps, one.layout.words),
         )
-        results = [(one, self.step(one)) for one in ordered[:most]]
+        results = [(one, self.step(one)) for one in ordered[:estimates]]
         results.sort(key=lambda row: row[1].step_ps[-1])
         best_ps = results[0][1].step_ps[-1]
-        unknown = sum(one.bound_ps < best_ps for one in ordered[most:])
+        unknown = sum(one.bound_ps < best_ps for one in ordered[estimates:])
         return PlanSearch(
             self.workload.name,
             self.setup.name,
