@@ -106,7 +106,8 @@ def put_policies(
 def _leave_switches(fabric: Fabric, wires: Array) -> Array:
     """True for wires out of switches."""
     switches = np.array([node.kind == "switch" for node in fabric.nodes], bool)
-    return switches[wires["src"]]
+    result: Array = switches[wires["src"]]
+    return result
 
 
 def _spread(fabric: Fabric, numbers: list[int]) -> Array:
@@ -137,8 +138,9 @@ def _add_rows(
     return tables, [chosen[sender] for sender in policies]
 
 
-def _with_wires(fabric: Fabric, **policy: Sender | None) -> Fabric:
-    """Return the topology with a policy of all switches between nodes, or without one."""
+def _with_wires(fabric: Fabric, kind: str, sender: Sender | None) -> Fabric:
+    """Return the topology with a policy of a kind of all switches between nodes, or without one."""
+    policy: dict[str, Any] = {f"{kind}_policy": sender}
     network = {
         node.name
         for node in fabric.nodes
@@ -171,7 +173,7 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
     if text not in cache:
         kind, sender = parse_policy(text)
         if kind in ("queue", "schedule"):
-            cache[text] = _with_wires(fabric, **{f"{kind}_policy": sender})
+            cache[text] = _with_wires(fabric, kind, sender)
             return cache[text]
         if not any(node.nic is not None for node in fabric.nodes):
             raise InputError(

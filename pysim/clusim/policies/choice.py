@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
@@ -183,10 +184,12 @@ class BoundSender:
 def _module_source(of: SenderPolicy) -> str:
     """Return the source of the file in which a policy is defined, or of all functions of its notebook."""
     module = inspect.getmodule(of.cls)
+    assert module is not None
     if hasattr(module, "__file__"):
         return inspect.getsource(module)
     helpers = filter(inspect.isfunction, vars(module).values())
-    return "".join(map(inspect.getsource, (*of.functions.values(), *helpers)))
+    functions: list[Callable[..., Any]] = [*of.functions.values(), *helpers]
+    return "".join(map(inspect.getsource, functions))
 
 
 def option_of(name: str) -> str:

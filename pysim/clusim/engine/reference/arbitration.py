@@ -107,8 +107,8 @@ def _choose_by_policy(
         entered_ps = wire.queues[one.candidate][0].entered_ps
         age_ps = machine.now_ps - entered_ps
         heads[vc] = ClassHead(one.wire_bytes, age_ps, bytes_of[vc])
-    vc = chooser.choose(heads)
-    return None if vc is None else classes.take(first[vc])
+    chosen = chooser.choose(heads)
+    return None if chosen is None else classes.take(first[chosen])
 
 
 def _head(model: Model, wire: Wire, candidate: _Candidate, rank: int) -> Eligible:
