@@ -244,3 +244,25 @@ def test_networks_taper_where_less_leads_up_than_down_or_anything_across(
     network: str, full: bool
 ) -> None:
     assert never_tapers(topology.load(network)) is full
+
+
+HOSTS = """
+name: hosts
+nodes:
+  gpu0: {{kind: gpu, chip: h100-sxm5{zone0}}}
+  nic0: {{kind: nic, nic: cx7-roce400{zone0}}}
+  gpu1: {{kind: gpu, chip: h100-sxm5{zone1}}}
+  nic1: {{kind: nic, nic: cx7-roce400{zone1}}}
+  leaf: {{kind: switch, switch: spectrum4{network}}}
+links:
+  - {{from: gpu0..1, to: nic0..1, pair: zip, type: pcie-gen5-x16-gpu}}
+  - {{from: nic0..1, to: leaf, type: roce-400}}
+"""
+
+
+def test_nics_between_gpus_of_one_node_are_named_as_they_have_no_rate_control() -> None:
+    one = HOSTS.format(zone0="", zone1="", network="")
+    zones = HOSTS.format(zone0=", zone: 0", zone1=", zone: 1", network=", zone: -1")
+    words = "on a network inside one node, where rate control does nothing"
+    assert [line for line in found(one, "warning") if words in line]
+    assert not [line for line in found(zones, "warning") if words in line]

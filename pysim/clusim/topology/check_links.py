@@ -164,7 +164,7 @@ def _uneven(fabric: Fabric) -> Iterator[Finding]:
 
 
 def _adapters(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str]]:
-    """Find NICs faster than their slot, without a host or, in a cluster, without a network."""
+    """Find NICs faster than their slot, without a host, in a cluster without a network, or with one inside a node."""
     for node in fabric.nodes:
         if node.kind != "nic":
             continue
@@ -178,6 +178,11 @@ def _adapters(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str
             )
         if fabric.num_zones > 1 and not net:
             yield "on no network; link to a switch or leave out", node.name
+        if fabric.num_zones < 2 and net:
+            yield (
+                "on a network inside one node, where rate control does nothing; give hosts zones, switches zone: -1",
+                node.name,
+            )
 
 
 def _nodes_without_nic(fabric: Fabric) -> Iterator[tuple[str, str]]:
