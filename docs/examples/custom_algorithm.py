@@ -20,15 +20,8 @@ def chain_allreduce(ranks: int, size_bytes: int, channels: int = 8) -> Schedule:
         turn = [Prim("recvReduceCopySend", recv=0, send=1)]
         writer.program(0, part, turn, [up[0], down[0]])
         for r in range(1, ranks - 1):
-            writer.program(
-                r, part, [Prim("recvReduceSend", recv=0, send=1)], [up[r], up[r - 1]]
-            )
-            writer.program(
-                r,
-                part,
-                [Prim("recvCopySend", recv=0, send=1)],
-                [down[r - 1], down[r]],
-            )
+            writer.program(r, part, [Prim("recvReduceSend", recv=0, send=1)], [up[r], up[r - 1]])
+            writer.program(r, part, [Prim("recvCopySend", recv=0, send=1)], [down[r - 1], down[r]])
         writer.program(ranks - 1, part, [Prim("send", send=0)], [up[-1]])
         writer.program(ranks - 1, part, [Prim("recv", recv=0)], [down[-1]])
     return writer.schedule()
@@ -40,9 +33,7 @@ def main() -> None:
     size_bytes = 4 << 20
     for schedule in (
         chain_allreduce(8, size_bytes),
-        clusim.collectives.build(
-            fabric, "allreduce", "ring", size_bytes, channels=8
-        ),
+        clusim.collectives.build(fabric, "allreduce", "ring", size_bytes, channels=8),
     ):
         result = clusim.simulate(fabric, schedule, verify=True)
         rate = size_bytes / result.time_ps * 1000

@@ -10,7 +10,5 @@ fabric = net.build()
 
 schedule = clusim.collectives.build(fabric, "allreduce", "ring", 16 << 20)
 result = clusim.simulate(fabric, schedule)
-print(
-    f"{result.time_ps / 1e6:.1f} us, {result.busbw_GBps:.1f} GB/s of bus bandwidth"
-)
+print(f"{result.time_ps / 1e6:.1f} us, {result.busbw_GBps:.1f} GB/s of bus bandwidth")
 print(f"the four links of a GPU together: {4 * 25} GB/s")

@@ -20,9 +20,7 @@ class Exchange(torch.autograd.Function):
     """All-to-all with numbers of rows per rank; its backward pass returns them."""
 
     @staticmethod
-    def forward(
-        context: Any, x: torch.Tensor, received: list[int], sent: list[int]
-    ) -> Any:
+    def forward(context: Any, x: torch.Tensor, received: list[int], sent: list[int]) -> Any:
         """Return the received rows."""
         context.rows = sent, received
         result = x.new_empty(sum(received), x.shape[1])
@@ -42,19 +40,13 @@ def main() -> None:
     dist.init_process_group("nccl", device_id=device)
     rank, experts = dist.get_rank(), dist.get_world_size()
     sizes = (WIDTH, WIDTH), (WIDTH, 2 * WIDTH), (2 * WIDTH, WIDTH)
-    dense, up, down = (
-        nn.Linear(*size, device=device, dtype=torch.bfloat16) for size in sizes
-    )
-    optimizer = torch.optim.AdamW(
-        [*dense.parameters(), *up.parameters(), *down.parameters()]
-    )
+    dense, up, down = (nn.Linear(*size, device=device, dtype=torch.bfloat16) for size in sizes)
+    optimizer = torch.optim.AdamW([*dense.parameters(), *up.parameters(), *down.parameters()])
     popularity = 1.0 / torch.arange(1, experts + 1)  # of Zipf
     generator = torch.Generator().manual_seed(rank)
     for step in range(STEPS):
         began = time.perf_counter()
-        chosen = torch.multinomial(
-            popularity, TOKENS, replacement=True, generator=generator
-        )
+        chosen = torch.multinomial(popularity, TOKENS, replacement=True, generator=generator)
         counts = torch.bincount(chosen, minlength=experts).to(device)
         received = torch.empty_like(counts)
         dist.all_to_all_single(received, counts)
@@ -72,9 +64,7 @@ def main() -> None:
         torch.cuda.synchronize()
         if rank == 0:
             rows = f"{sum(received_rows)} tokens for expert 0"
-            print(
-                f"step {step}: {1e3 * (time.perf_counter() - began):.2f} ms, {rows}"
-            )
+            print(f"step {step}: {1e3 * (time.perf_counter() - began):.2f} ms, {rows}")
     dist.destroy_process_group()
 
 

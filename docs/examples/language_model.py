@@ -47,9 +47,7 @@ class Attention(nn.Module):
         super().__init__()
         self.size = given.width // given.heads
         self.kv = given.kv_heads or given.heads
-        self.qkv = nn.Linear(
-            given.width, (given.heads + 2 * self.kv) * self.size, bias=BIAS
-        )
+        self.qkv = nn.Linear(given.width, (given.heads + 2 * self.kv) * self.size, bias=BIAS)
         self.out = nn.Linear(given.width, given.width, bias=BIAS)
 
     def forward(self, x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
@@ -85,9 +83,7 @@ class Feed(nn.Module):
         super().__init__()
         inner = given.inner or 4 * given.width
         self.up = nn.Linear(given.width, inner, bias=BIAS)
-        self.gate = (
-            nn.Linear(given.width, inner, bias=False) if given.llama else None
-        )
+        self.gate = nn.Linear(given.width, inner, bias=False) if given.llama else None
         self.down = nn.Linear(inner, given.width, bias=BIAS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -114,9 +110,7 @@ class Block(nn.Module):
 def norm() -> nn.Module:
     """Return a norm."""
     return (
-        nn.RMSNorm(given.width, eps=1e-5)
-        if given.llama
-        else nn.LayerNorm(given.width, bias=BIAS)
+        nn.RMSNorm(given.width, eps=1e-5) if given.llama else nn.LayerNorm(given.width, bias=BIAS)
     )
 
 
@@ -126,14 +120,9 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(given.vocabulary, given.width)
-        self.place = (
-            None if given.llama else nn.Embedding(given.sequence, given.width)
-        )
+        self.place = None if given.llama else nn.Embedding(given.sequence, given.width)
         self.blocks = nn.ModuleList(Block() for _ in range(given.layers))
-        self.norm, self.out = (
-            norm(),
-            nn.Linear(given.width, given.vocabulary, bias=False),
-        )
+        self.norm, self.out = norm(), nn.Linear(given.width, given.vocabulary, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
@@ -141,21 +130,14 @@ class Model(nn.Module):
         places = torch.arange(tokens.shape[1], device=tokens.device)
         angles = torch.outer(
             places.float(),
-            1e-4
-            ** torch.linspace(
-                0, 1, given.width // given.heads // 2, device=x.device
-            ),
+            1e-4 ** torch.linspace(0, 1, given.width // given.heads // 2, device=x.device),
         )
         turns = torch.polar(torch.ones_like(angles), angles)
         if self.place is not None:
             x = x + self.place(places)
         for block in self.blocks:
             again = given.recompute and self.training
-            x = (
-                checkpoint(block, x, turns, use_reentrant=False)
-                if again
-                else block(x, turns)
-            )
+            x = checkpoint(block, x, turns, use_reentrant=False) if again else block(x, turns)
         return self.out(self.norm(x))
 
 
@@ -174,12 +156,7 @@ def main() -> None:
             param_dtype=half, reduce_dtype=torch.float32 if given.llama else half
         )
         for block in model.blocks:
-            fully_shard(
-                block,
-                mesh=mesh,
-                mp_policy=policy,
-                reshard_after_forward=not given.keep,
-            )
+            fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=not given.keep)
         fully_shard(model, mesh=mesh, mp_policy=policy)
         model.to_empty(device=device)
         run = model
@@ -189,9 +166,7 @@ def main() -> None:
         run = DistributedDataParallel(
             model, device_ids=[device.index], gradient_as_bucket_view=True
         )
-    optimizer = torch.optim.AdamW(
-        masters or model.parameters(), lr=1e-4, fused=bool(masters)
-    )
+    optimizer = torch.optim.AdamW(masters or model.parameters(), lr=1e-4, fused=bool(masters))
     for step in range(given.steps):
         began = time.perf_counter()
         for part in range(given.accumulate):
@@ -203,17 +178,11 @@ def main() -> None:
             tokens = torch.randint(
                 0, given.vocabulary, (given.micro, given.sequence), device=device
             )
-            functional.cross_entropy(
-                run(tokens).flatten(0, 1).float(), tokens.flatten()
-            ).backward()
-        for parameter, master in zip(
-            model.parameters(), masters, strict=bool(masters)
-        ):
+            functional.cross_entropy(run(tokens).flatten(0, 1).float(), tokens.flatten()).backward()
+        for parameter, master in zip(model.parameters(), masters, strict=bool(masters)):
             master.grad = parameter.grad.float()
         optimizer.step()
-        for parameter, master in zip(
-            model.parameters(), masters, strict=bool(masters)
-        ):
+        for parameter, master in zip(model.parameters(), masters, strict=bool(masters)):
             parameter.data.copy_(master)
         model.zero_grad()
         torch.cuda.synchronize()

@@ -23,16 +23,12 @@ def main() -> None:
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     mesh = init_device_mesh(
-        "cuda",
-        (STAGES, dist.get_world_size() // STAGES),
-        mesh_dim_names=("stage", "data"),
+        "cuda", (STAGES, dist.get_world_size() // STAGES), mesh_dim_names=("stage", "data")
     )
     stage = mesh.get_local_rank("stage")
     first, last = stage == 0, stage == STAGES - 1
     layers: list[nn.Module] = [
-        nn.TransformerEncoderLayer(
-            WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True
-        )
+        nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True)
         for _ in range(LAYERS // STAGES)
     ]
     if first:
@@ -42,9 +38,7 @@ def main() -> None:
     model = nn.Sequential(*layers).to(device, torch.bfloat16)
 
     def loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(
-            logits.flatten(0, 1).float(), target.flatten()
-        )
+        return functional.cross_entropy(logits.flatten(0, 1).float(), target.flatten())
 
     pipeline = Schedule1F1B(
         PipelineStage(model, stage, STAGES, device, group=mesh.get_group("stage")),
@@ -55,13 +49,9 @@ def main() -> None:
     for step in range(STEPS):
         began = time.perf_counter()
         tokens = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), device=device)
-        pipeline.step(
-            *((tokens,) if first else ()), **({"target": tokens} if last else {})
-        )
+        pipeline.step(*((tokens,) if first else ()), **({"target": tokens} if last else {}))
         for parameter in model.parameters():
-            dist.all_reduce(
-                parameter.grad, op=dist.ReduceOp.AVG, group=mesh.get_group("data")
-            )
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG, group=mesh.get_group("data"))
         optimizer.step()
         optimizer.zero_grad()
         torch.cuda.synchronize()

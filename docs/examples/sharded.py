@@ -13,15 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 
-WIDTH, HEADS, LAYERS, VOCABULARY, SEQUENCE, BATCH, STEPS = (
-    2048,
-    16,
-    4,
-    32000,
-    2048,
-    2,
-    3,
-)
+WIDTH, HEADS, LAYERS, VOCABULARY, SEQUENCE, BATCH, STEPS = 2048, 16, 4, 32000, 2048, 2, 3
 
 
 class Block(nn.Module):
@@ -37,9 +29,7 @@ class Block(nn.Module):
         """Return the block's output."""
         b, s, _ = x.shape
         parts = self.qkv(self.norms[0](x)).chunk(3, -1)
-        q, k, v = (
-            p.view(b, s, HEADS, WIDTH // HEADS).transpose(1, 2) for p in parts
-        )
+        q, k, v = (p.view(b, s, HEADS, WIDTH // HEADS).transpose(1, 2) for p in parts)
         attention = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attention.transpose(1, 2).reshape(b, s, WIDTH))
         return x + self.down(functional.gelu(self.up(self.norms[1](x))))
@@ -52,12 +42,8 @@ def main() -> None:
     dist.init_process_group("nccl", device_id=device)
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
     blocks = [Block() for _ in range(LAYERS)]
-    model = nn.Sequential(
-        nn.Embedding(VOCABULARY, WIDTH), *blocks, nn.Linear(WIDTH, VOCABULARY)
-    )
-    policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
-    )
+    model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), *blocks, nn.Linear(WIDTH, VOCABULARY))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model.to(device), mesh=mesh, mp_policy=policy)
@@ -65,9 +51,7 @@ def main() -> None:
     for step in range(STEPS):
         began = time.perf_counter()
         tokens = torch.randint(0, VOCABULARY, (BATCH, SEQUENCE), device=device)
-        loss = functional.cross_entropy(
-            model(tokens).flatten(0, 1).float(), tokens.flatten()
-        )
+        loss = functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

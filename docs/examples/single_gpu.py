@@ -44,8 +44,7 @@ class Block(nn.Module):
         b, s, width = x.shape
         sizes = [n * self.size for n in (self.heads, self.kv, self.kv)]
         q, k, v = (
-            y.view(b, s, -1, self.size).transpose(1, 2)
-            for y in self.qkv(x).split(sizes, -1)
+            y.view(b, s, -1, self.size).transpose(1, 2) for y in self.qkv(x).split(sizes, -1)
         )
         if turns is not None:
             q, k = (y * turns[0] + rotated(y) * turns[1] for y in (q, k))
@@ -67,12 +66,8 @@ class Block(nn.Module):
     def forward(self, x, turns=None):
         """Return the output."""
         if self.kind == "bert":
-            x = self.first(
-                x + functional.dropout(self.attention(x, None), 0.1, self.training)
-            )
-            return self.second(
-                x + functional.dropout(self.feed(x), 0.1, self.training)
-            )
+            x = self.first(x + functional.dropout(self.attention(x, None), 0.1, self.training))
+            return self.second(x + functional.dropout(self.feed(x), 0.1, self.training))
         x = x + self.attention(self.first(x), turns)
         return x + self.feed(self.second(x))
 
@@ -92,22 +87,16 @@ class Transformer(nn.Module):
         self.again, self.kind = again, kind
         self.embed = nn.Embedding(vocabulary, width)
         self.places = nn.Embedding(sequence, width) if kind != "llama" else None
-        self.blocks = nn.ModuleList(
-            Block(kind, width, heads, kv, inner) for _ in range(layers)
-        )
-        self.norm = (
-            nn.RMSNorm(width, eps=1e-5) if kind == "llama" else nn.LayerNorm(width)
-        )
+        self.blocks = nn.ModuleList(Block(kind, width, heads, kv, inner) for _ in range(layers))
+        self.norm = nn.RMSNorm(width, eps=1e-5) if kind == "llama" else nn.LayerNorm(width)
         self.logits = nn.Linear(width, vocabulary, bias=False)
         if kind != "llama":
             self.logits.weight = self.embed.weight
         half = width // heads // 2
-        angles = torch.outer(
-            torch.arange(sequence), 5e5 ** (-torch.arange(half) / half)
-        ).repeat(1, 2)
-        self.register_buffer(
-            "turns", torch.stack((angles.cos(), angles.sin())), persistent=False
+        angles = torch.outer(torch.arange(sequence), 5e5 ** (-torch.arange(half) / half)).repeat(
+            1, 2
         )
+        self.register_buffer("turns", torch.stack((angles.cos(), angles.sin())), persistent=False)
 
     def forward(self, tokens):
         """Return the logits."""
@@ -116,11 +105,7 @@ class Transformer(nn.Module):
             x = x + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         turns = self.turns.to(x.dtype) if self.kind == "llama" else None
         for block in self.blocks:
-            x = (
-                checkpoint(block, x, turns, use_reentrant=False)
-                if self.again
-                else block(x, turns)
-            )
+            x = checkpoint(block, x, turns, use_reentrant=False) if self.again else block(x, turns)
         return self.logits(self.norm(x))
 
 
@@ -146,9 +131,7 @@ class Bottleneck(nn.Module):
         """Return the output."""
         y = functional.relu(self.norms[0](self.one(x)), inplace=True)
         y = functional.relu(self.norms[1](self.two(y)), inplace=True)
-        y = self.norms[2](self.three(y)) + (
-            x if self.short is None else self.short(x)
-        )
+        y = self.norms[2](self.three(y)) + (x if self.short is None else self.short(x))
         return functional.relu(y, inplace=True)
 
 
@@ -165,20 +148,14 @@ def resnet():
         for place in range(count):
             layers.append(Bottleneck(inside, width, stride if not place else 1))
             inside = 4 * width
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 1000)
-    )
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 1000))
 
 
 def image_step():
     """Return a step of ResNet-50: 256 images, bf16 by autocast, channels last, SGD."""
     model = resnet().cuda().to(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4
-    )
-    images = torch.randn(256, 3, 224, 224, device="cuda").to(
-        memory_format=torch.channels_last
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    images = torch.randn(256, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
     labels = torch.randint(0, 1000, (256,), device="cuda")
 
     def step():
@@ -206,9 +183,7 @@ def language_step(name):
 
     def step():
         with torch.autocast("cuda", torch.bfloat16, enabled=not half):
-            loss = functional.cross_entropy(
-                model(tokens).flatten(0, 1), tokens.flatten()
-            )
+            loss = functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         loss.backward()
         if name == "gpt2-large":
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -221,9 +196,7 @@ def language_step(name):
 def main():
     """Print the time of each step and the peak of memory."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--model", default="gpt2-small", choices=["resnet50", *DECODERS]
-    )
+    parser.add_argument("--model", default="gpt2-small", choices=["resnet50", *DECODERS])
     parser.add_argument("--steps", type=int, default=4)
     given = parser.parse_args()
     step = image_step() if given.model == "resnet50" else language_step(given.model)
@@ -232,14 +205,8 @@ def main():
         began = time.perf_counter()
         step()
         torch.cuda.synchronize()
-        print(
-            f"step {number}: {1e3 * (time.perf_counter() - began):.2f} ms",
-            flush=True,
-        )
-    print(
-        f"peak: {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB allocated",
-        flush=True,
-    )
+        print(f"step {number}: {1e3 * (time.perf_counter() - began):.2f} ms", flush=True)
+    print(f"peak: {torch.cuda.max_memory_allocated() / 2**20:.0f} MiB allocated", flush=True)
 
 
 if __name__ == "__main__":

@@ -50,23 +50,12 @@ def swing(side: int, size_bytes: int) -> Schedule:
     )
     for part in writer.parts():
         steps = range((ranks - 1).bit_length())
-        peers = [
-            [peer(rank, step, side, part.channel) for rank in range(ranks)]
-            for step in steps
-        ]
-        blocks = [
-            [{rank} for rank in range(ranks)]
-        ]  # that a rank reduces from a step on
+        peers = [[peer(rank, step, side, part.channel) for rank in range(ranks)] for step in steps]
+        blocks = [[{rank} for rank in range(ranks)]]  # that a rank reduces from a step on
         for others in reversed(peers):
-            blocks.insert(
-                0,
-                [blocks[0][rank] | blocks[0][others[rank]] for rank in range(ranks)],
-            )
+            blocks.insert(0, [blocks[0][rank] | blocks[0][others[rank]] for rank in range(ranks)])
         pipes = [
-            [
-                writer.connect(rank, other, part.channel)
-                for rank, other in enumerate(others)
-            ]
+            [writer.connect(rank, other, part.channel) for rank, other in enumerate(others)]
             for others in (*peers, *reversed(peers))
         ]
         for rank in range(ranks):
@@ -80,22 +69,13 @@ def swing(side: int, size_bytes: int) -> Schedule:
                 source = "output" if number else "input"
                 for arriving, leaving in pipelined(sent, received):
                     if arriving is not None and gathers:
-                        prims.append(
-                            Prim("recv", recv=2 * number + 1, base=arriving)
-                        )
+                        prims.append(Prim("recv", recv=2 * number + 1, base=arriving))
                     elif arriving is not None:
                         prims.append(
-                            Prim(
-                                "recvReduceCopy",
-                                recv=2 * number + 1,
-                                base=arriving,
-                                src=source,
-                            )
+                            Prim("recvReduceCopy", recv=2 * number + 1, base=arriving, src=source)
                         )
                     if leaving is not None:
-                        prims.append(
-                            Prim("send", send=2 * number, base=leaving, src=source)
-                        )
+                        prims.append(Prim("send", send=2 * number, base=leaving, src=source))
             writer.program(rank, part, prims, used, nchunks=ranks)
     return writer.schedule()
 
@@ -112,9 +92,7 @@ def main() -> None:
     print(clusim.simulate(fabric, swing(8, 1 << 20), verify=True).verify_note)
     size_bytes = 128 << 20
     result = clusim.simulate(fabric, swing(8, size_bytes))
-    print(
-        f"8x8, 128 MiB: {size_bytes / (result.time_ps / 1e12) / 100e9:.1%} of the peak"
-    )
+    print(f"8x8, 128 MiB: {size_bytes / (result.time_ps / 1e12) / 100e9:.1%} of the peak")
 
 
 if __name__ == "__main__":

@@ -27,9 +27,7 @@ class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norms = nn.ModuleList(nn.RMSNorm(WIDTH) for _ in range(2))
-        self.q, self.k, self.v, self.out = (
-            nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4)
-        )
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
         self.up = nn.Linear(WIDTH, 4 * WIDTH, bias=False)
         self.down = nn.Linear(4 * WIDTH, WIDTH, bias=False)
 
@@ -51,19 +49,13 @@ def main() -> None:
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     mesh = init_device_mesh(
-        "cuda",
-        (dist.get_world_size() // TENSOR, TENSOR),
-        mesh_dim_names=("data", "tensor"),
+        "cuda", (dist.get_world_size() // TENSOR, TENSOR), mesh_dim_names=("data", "tensor")
     )
     with torch.device("meta"):
         model = nn.Sequential(*(Block() for _ in range(LAYERS)))
-    policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
-    )
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     columns, rows = ("q", "k", "v", "up"), ("out", "down")
-    plan = dict.fromkeys(columns, ColwiseParallel()) | dict.fromkeys(
-        rows, RowwiseParallel()
-    )
+    plan = dict.fromkeys(columns, ColwiseParallel()) | dict.fromkeys(rows, RowwiseParallel())
     for block in model:
         parallelize_module(block, mesh["tensor"], plan)
         fully_shard(block, mesh=mesh["data"], mp_policy=policy)
@@ -72,9 +64,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for step in range(STEPS):
         began = time.perf_counter()
-        model(
-            torch.randn(BATCH, SEQUENCE, WIDTH, device=device)
-        ).square().mean().backward()
+        model(torch.randn(BATCH, SEQUENCE, WIDTH, device=device)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
         torch.cuda.synchronize()
