@@ -282,7 +282,7 @@ def main() -> None:
     parser.add_argument("program", type=Path, help="third, built from its source")
     options = parser.parse_args()
     print(
-        "| flows | control | of these | HPCC: median, 95% | clusim: median, 95% | median | 95% |"
+        "| flows | control | part | HPCC: median, 95% | clusim: median, 95% | median | 95% |"
     )
     print("|---|---|---|---:|---:|---:|---:|")
     for figure, make_flows in FIGURES.items():

@@ -263,6 +263,6 @@ links:
 def test_nics_between_gpus_of_one_node_are_named_as_they_have_no_rate_control() -> None:
     one = HOSTS.format(zone0="", zone1="", network="")
     zones = HOSTS.format(zone0=", zone: 0", zone1=", zone: 1", network=", zone: -1")
-    words = "on a network inside one node, where rate control does nothing"
+    words = "on a network inside one node, without rate control"
     assert [line for line in found(one, "warning") if words in line]
     assert not [line for line in found(zones, "warning") if words in line]

@@ -180,7 +180,7 @@ def _adapters(fabric: Fabric, ends: dict[str, _Ends]) -> Iterator[tuple[str, str
             yield "on no network; link to a switch or leave out", node.name
         if fabric.num_zones < 2 and net:
             yield (
-                "on a network inside one node, where rate control does nothing; give hosts zones, switches zone: -1",
+                "on a network inside one node, without rate control; set the zone of hosts, and zone: -1 of switches",
                 node.name,
             )
 
