@@ -10,8 +10,10 @@ static bool is_of_wire(const clusim_sender_fault *f) {
 static void note(clusim_sim *s, clusim_sender_fault fault) {
     const clusim_sender_fault *known = &s->senders.fault;
     bool wire = is_of_wire(&fault), first = !s->senders.failed;
-    if (!first && wire != is_of_wire(known)) first = wire;
-    else if (!first) first = fault.flow < known->flow;
+    if (!first && wire != is_of_wire(known))
+        first = wire;
+    else if (!first)
+        first = fault.flow < known->flow;
     if (first) s->senders.fault = fault;
     s->senders.failed = true;
 }

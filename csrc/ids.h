@@ -35,7 +35,7 @@ ID_TYPE(task)
 ID_TYPE(source)
 ID_TYPE(message)
 ID_TYPE(fault)
-ID_TYPE(flow) /* the connections, then the sources */
+ID_TYPE(flow)     /* the connections, then the sources */
 ID_TYPE(receiver) /* target with a policy that grants credit */
 ID_TYPE(link)     /* flow and receiver */
 

@@ -110,7 +110,8 @@ static uint32_t traits_as_output(const clusim_model *m, const clusim_wire *x) {
     bool shares = x->queue_bytes && (m->image.nodes[x->src].shared_bytes || m->has_trims);
     return (x->ecn_max_bytes || x->queue_bytes || x->policy ? MARKS : 0) |
            (is_ranked(m, x) || x->schedule ? RANKED : 0) | (x->schedule ? SCHEDULED : 0) |
-           (is_timed(m, x) ? TIMED | HAS_ERRORS : 0) | (tells(m, x) ? TELLS | HAS_ERRORS : 0) | (shares ? SHARES | HAS_ERRORS : 0);
+           (is_timed(m, x) ? TIMED | HAS_ERRORS : 0) | (tells(m, x) ? TELLS | HAS_ERRORS : 0) |
+           (shares ? SHARES | HAS_ERRORS : 0);
 }
 
 static uint16_t traits_of(const clusim_model *m, uint32_t w) {

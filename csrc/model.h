@@ -56,7 +56,8 @@ enum {
 
 /* Traits of a wire: deviations from the common case. */
 enum {
-    HAS_ERRORS = 1,    /* replays packets now and then, TELLS, SHARES or TIMED: one test in the hot path */
+    HAS_ERRORS =
+        1, /* replays packets now and then, TELLS, SHARES or TIMED: one test in the hot path */
     STORE_FORWARD = 2, /* the far node receives packets in full before it forwards them */
     PLAIN_CUT = 4,     /* no wire out of the far node is faster or of another format */
     BRIDGE = 8,        /* the far node is a NIC */

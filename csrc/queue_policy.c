@@ -37,8 +37,8 @@ enum queue_answer queue_policy_judge(clusim_sim *s, const packet *p, int64_t que
     return QUEUE_ACCEPTS;
 }
 
-STATUS queue_policy_record(const clusim_sim *s, wire_id wire, uint32_t salt,
-                           const clusim_sender *x, int64_t **out) {
+STATUS queue_policy_record(const clusim_sim *s, wire_id wire, uint32_t salt, const clusim_sender *x,
+                           int64_t **out) {
     const clusim_wire *image = &s->model->image.wires[wire.i];
     int64_t *record = malloc(x->num_words * sizeof *record);
     if (record == NULL) return CLUSIM_ERR_NO_MEMORY;

@@ -17,8 +17,8 @@ enum queue_answer queue_policy_judge(clusim_sim *s, const packet *p, int64_t que
                                      int64_t free_bytes);
 
 /* The record of a policy for a wire, with a key by `salt`. */
-STATUS queue_policy_record(const clusim_sim *s, wire_id wire, uint32_t salt,
-                           const clusim_sender *x, int64_t **out);
+STATUS queue_policy_record(const clusim_sim *s, wire_id wire, uint32_t salt, const clusim_sender *x,
+                           int64_t **out);
 
 /* The wires with a row of `controls` begin with the record of its policy. */
 STATUS queue_policy_use(clusim_sim *s, uint32_t control, const clusim_sender *x);

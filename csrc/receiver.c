@@ -68,6 +68,26 @@ typedef struct receiver_call {
     int64_t mark; /* 1 if it is lost; of an arrival a queue_answer */
 } receiver_call;
 
+static const uint32_t ANSWERS_RIGHT = UINT32_MAX;
+
+static bool wrong_timer(int64_t timer_ps, int64_t due_ps, int64_t now_ps) {
+    if (timer_ps == 0 || timer_ps == due_ps) return false;
+    return timer_ps <= now_ps || timer_ps >= RANGE_TIME_END;
+}
+
+/* The first word of the record that a call may not set so, given its values before. */
+static uint32_t wrong_word(const clusim_sim *s, const receiver_state *r, int64_t rate,
+                           int64_t due_ps) {
+    int64_t credit = r->record[CLUSIM_RECEIVER_WORD_CREDIT];
+    int64_t flow = r->record[CLUSIM_RECEIVER_WORD_FLOW];
+    if (r->record[CLUSIM_WORD_RATE] != rate) return CLUSIM_WORD_RATE;
+    if (credit < 0 || credit > MOST_CREDIT) return CLUSIM_RECEIVER_WORD_CREDIT;
+    if (wrong_timer(r->record[CLUSIM_WORD_TIMER_PS], due_ps, s->scheduler.now_ps))
+        return CLUSIM_WORD_TIMER_PS;
+    if (flow < 0 || flow >= r->count) return CLUSIM_RECEIVER_WORD_FLOW;
+    return ANSWERS_RIGHT;
+}
+
 /* Call a function of the policy, if it has it, and check its answers. */
 static STATUS call(clusim_sim *s, receiver_id id, receiver_call c) {
     receiver_state *r = receiver_at(s, id);
@@ -77,20 +97,9 @@ static STATUS call(clusim_sim *s, receiver_id id, receiver_call c) {
     int64_t due_ps = r->record[CLUSIM_WORD_TIMER_PS]; /* perhaps now, after this call */
     r->record[CLUSIM_RECEIVER_WORD_CREDIT] = 0;
     function(r->record, now_ps, c.bytes, 0, c.mark, c.flow, r->flows, r->count);
-    int64_t credit = r->record[CLUSIM_RECEIVER_WORD_CREDIT];
-    int64_t flow = r->record[CLUSIM_RECEIVER_WORD_FLOW];
+    uint32_t wrong = wrong_word(s, r, rate, due_ps);
+    if (wrong != ANSWERS_RIGHT) fail(s, r, c.which, wrong);
     int64_t timer_ps = r->record[CLUSIM_WORD_TIMER_PS];
-    if (r->record[CLUSIM_WORD_RATE] != rate) {
-        fail(s, r, c.which, CLUSIM_WORD_RATE);
-    } else if (credit < 0 || credit > MOST_CREDIT) {
-        fail(s, r, c.which, CLUSIM_RECEIVER_WORD_CREDIT);
-    } else if (timer_ps != 0 && timer_ps != due_ps &&
-               (timer_ps <= now_ps || timer_ps >= RANGE_TIME_END)) {
-        fail(s, r, c.which, CLUSIM_WORD_TIMER_PS);
-    } else if (flow < 0 || flow >= r->count) {
-        fail(s, r, c.which, CLUSIM_RECEIVER_WORD_FLOW);
-    }
-    timer_ps = r->record[CLUSIM_WORD_TIMER_PS];
     if (timer_ps == 0 || timer_ps >= r->alarm_ps) return CLUSIM_OK;
     r->alarm_ps = timer_ps;
     const clusim_image *im = &s->model->image;

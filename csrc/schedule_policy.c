@@ -25,8 +25,8 @@ uint32_t schedule_policy_choose(clusim_sim *s, wire_id wire, clusim_head *heads)
     if (records == NULL || records[wire.i] == NULL) return NONE;
     int64_t *record = records[wire.i], rate = record[CLUSIM_WORD_RATE];
     uint32_t row = policy_of(&s->model->image, wire.i) - 1;
-    s->senders.policies[row].functions[CLUSIM_SENDER_CALL_NEXT](
-        record, s->scheduler.now_ps, 0, 0, 0, 0, heads, s->wires.nvc);
+    s->senders.policies[row].functions[CLUSIM_SENDER_CALL_NEXT](record, s->scheduler.now_ps, 0, 0,
+                                                                0, 0, heads, s->wires.nvc);
     int64_t answer = record[CLUSIM_WORD_PATH];
     bool failed = record[CLUSIM_WORD_RATE] != rate;
     if (!failed && answer >= 0 && answer < s->wires.nvc && heads[answer].size_bytes)

@@ -3,7 +3,8 @@
  *
  * Hardware  Programmable schedulers of switches.
  * Model     Contract, section 4 (schedule policy).
- * Not modelled  The time that a switch needs to run the policy. Parameters  `policy` of schedules. */
+ * Not modelled  The time that a switch needs to run the policy. Parameters  `policy` of schedules.
+ */
 #ifndef CLUSIM_SCHEDULE_POLICY_H
 #define CLUSIM_SCHEDULE_POLICY_H
 

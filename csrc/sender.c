@@ -100,8 +100,7 @@ static STATUS call(clusim_sim *s, flow_id flow, enum clusim_sender_call which,
 /* Time of the next packet: never without credit, or while the window is full. */
 static int64_t next_at(const clusim_sim *s, flow_id flow) {
     const sender_state *f = sender_at(s, flow);
-    if (receiver_grants(congestion_control(s, flow)))
-        return receiver_open(s, f->link) ? 0 : NEVER;
+    if (receiver_grants(congestion_control(s, flow))) return receiver_open(s, f->link) ? 0 : NEVER;
     return f->in_flight >= f->record[CLUSIM_WORD_WINDOW] ? NEVER : f->pace_ps;
 }
 

@@ -67,10 +67,10 @@ typedef struct receiver_state { /* of one row of `controls` at one target */
     int64_t *record;            /* owned; NULL without a policy */
     int64_t *flows;             /* owned; records of its flows, one after another */
     const sender_policy *policy;
-    int64_t alarm_ps;        /* of the earliest event of its timer, or NEVER */
-    link_id first;           /* its links are consecutive */
-    uint32_t count;          /* flows */
-    uint32_t control;        /* row */
+    int64_t alarm_ps; /* of the earliest event of its timer, or NEVER */
+    link_id first;    /* its links are consecutive */
+    uint32_t count;   /* flows */
+    uint32_t control; /* row */
     uint32_t target;
     bool failed;
 } receiver_state;
