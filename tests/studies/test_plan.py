@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import clusim
-from clusim.base.errors import InputError
+from clusim.base.errors import InputError, TopologyError
 from clusim.simulation.setup import Setup
 from clusim.studies.plan.clusters import PricedSearch, priced_clusters
 from clusim.studies.plan.forecast import CommCost, CommCurves, StepForecast, WireLimits
@@ -183,6 +183,8 @@ def test_no_system_may_reach_the_time() -> None:
     found = priced_clusters(job(), PricedSearch({"a100x4-mesh:nodes=2": 1.0}, 1e-6))
     assert [(row.gpus, row.words, row.reaches) for row in found.steps] == [(8, "", False)]
     assert found.steps[0].step_time_s > 1e-6
+    with pytest.raises(TopologyError, match="no such preset or file"):
+        priced_clusters(job(), PricedSearch({"a100x4-mesh": 1.0, "typo": 1.0}, 1.0))
     with pytest.raises(InputError, match="must be above 0"):
         priced_clusters(job(), PricedSearch({}, 0.0))
 
@@ -194,6 +196,7 @@ def test_no_system_may_reach_the_time() -> None:
         (["a100x4-mesh", "--within", "1s"], "one TOPOLOGY, or"),
         (["--price", "a100x4-mesh=1"], "one TOPOLOGY, or"),
         (["--price", "a100x4-mesh", "--within", "1s"], "must be SYSTEM=AMOUNT, such as"),
+        (["--price", "polaris=1", "--price", "polaris=2", "--within", "1s"], "two prices"),
         (["--price", "a100x4-mesh=-2", "--within", "1s"], "must be SYSTEM=AMOUNT"),
         (
             ["--price", "a100x4-mesh=1", "--within", "1s", "--launch", "megatron"],

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from clusim.studies.plan.search import PlannedStep, PlanSearch
     from clusim.workload import Workload
 
-MOST_NODES = 1024
-"""Largest number of nodes of a system with a price, without --nodes."""
-
 
 def parse_price(text: str) -> tuple[str, float]:
     """Return system and price of ``SYSTEM=AMOUNT``."""
@@ -93,9 +90,7 @@ def command(
     workload = plan_workload(model, batch=batch, sequence=sequence)
     progress = shown_progress(not no_progress, None)
     if topology is None:
-        search = PricedSearch(
-            dict(prices), (within_ps or 0) / 1e12, nodes or MOST_NODES, most
-        )
+        search = PricedSearch(dict(prices), (within_ps or 0) / 1e12, nodes, most)
         with progress as shown:
             priced = priced_clusters(workload, search, shown.begins)
         text = "\n".join(_price_lines(priced))
@@ -153,6 +148,9 @@ def _check(
         raise click.UsageError(
             "one TOPOLOGY, or --price SYSTEM=AMOUNT for each system and --within TIME"
         )
+    names = [system for system, _ in prices]
+    if len(set(names)) < len(names):
+        raise click.UsageError("--price: a system has two prices; give it one")
     if prices and of_one:
         raise click.UsageError(
             "--launch, --plot and -o need one TOPOLOGY; not with --price"

@@ -13,6 +13,7 @@ from functools import partial
 from clusim.base.errors import InputError
 from clusim.base.json_schema import JsonObject, Round6, Round9
 from clusim.studies.plan.search import PhaseNotice, PlanSpace
+from clusim.topology import load
 from clusim.training.api import inputs
 from clusim.workload import Workload
 
@@ -78,15 +79,15 @@ class PricedSearch:
         Systems, and the price of a GPU hour of each, in any unit.
     within_s : float
         Longest step [s].
-    node_limit : int
-        Largest number of nodes of a system.
+    node_limit : int or None
+        Largest number of nodes of a system; None is 1,024.
     estimates : int
         Layouts that are estimated for each number of nodes.
     """
 
     prices: Mapping[str, float]
     within_s: float
-    node_limit: int = 1024
+    node_limit: int | None = None
     estimates: int = 8
 
 
@@ -103,13 +104,17 @@ def priced_clusters(
     Raises
     ------
     InputError
-        An unknown system, or a time that is not positive.
+        A time that is not positive.
+    TopologyError
+        An unknown system.
     """
     if of.within_s <= 0:
         raise InputError(f"time of a step: {of.within_s:g} s; must be above 0")
+    for name in of.prices:
+        load(name)  # an unknown system is an error before the first search
     rows: list[PricedStep] = []
     for name in of.prices:
-        for nodes in _numbers_of_nodes(name, of.node_limit):
+        for nodes in _numbers_of_nodes(name, of.node_limit or 1024):
             setup, spec = inputs(workload, name, nodes)
             space = PlanSpace(setup, spec, partial(_notify, notify, setup.name))
             rows.append(_fastest(space, name, of))
