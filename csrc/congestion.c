@@ -151,7 +151,7 @@ bool congestion_drops(clusim_sim *s, packet *p) {
     if (UNLIKELY(image->policy)) {
         if (policy_drops(s, p, queued, &marked)) return true;
     } else {
-        marked = marks(s, p->out, queued + p->wire_bytes);
+        marked = !image->ecn_departure && marks(s, p->out, queued + p->wire_bytes);
         if (queue_drops(s, p, queued, marked)) return true;
     }
     p->marked |= marked;
@@ -178,10 +178,22 @@ void congestion_count_drop(clusim_sim *s, const packet *p) {
     count->dropped_bytes += p->kind == CLUSIM_KIND_TRIMMED ? 0 : p->payload;
 }
 
-void congestion_left(clusim_sim *s, wire_id wire, const packet *p) {
+/* Release memory that a packet shared. */
+static void leave_memory(clusim_sim *s, const wire_state *w, const packet *p) {
+    wire_id wire = wire_of(s, w);
     s->congestion.shared[info_at(s, wire)->src.i] -= p->wire_bytes;
     if (p->kind == CLUSIM_KIND_TRIMMED)
         s->congestion.counters[wire.i].header_bytes -= p->wire_bytes;
+}
+
+void congestion_left(clusim_sim *s, const wire_state *w, const packet *p) {
+    congestion_counters *count = &s->congestion.counters[wire_of(s, w).i];
+    if (w->traits & SHARES) leave_memory(s, w, p);
+    bool arrived = !wire_none(p->held_wire) && p->kind != CLUSIM_KIND_TRIMMED;
+    if (!(w->traits & LATE) || !arrived) return;
+    bool marked = marks(s, wire_of(s, w), w->queued_bytes - count->header_bytes);
+    s->packets.all[p - s->packets.all].marked |= marked;
+    count->marks += marked;
 }
 
 /* ---- rate control: DCQCN -----------------------------------------------------------------------

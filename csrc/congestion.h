@@ -29,8 +29,8 @@ bool congestion_drops(clusim_sim *s, packet *p);
 bool congestion_trims(clusim_sim *s, const packet *p);
 void congestion_count_drop(clusim_sim *s, const packet *p);
 
-/* A packet leaves the queue of a wire that shares memory, or queues headers. */
-void congestion_left(clusim_sim *s, wire_id wire, const packet *p);
+/* A packet leaves the queue of a wire that shares memory, queues headers, or marks at departure. */
+void congestion_left(clusim_sim *s, const wire_state *w, const packet *p);
 
 /* True if the sender is to be notified of a marked packet now; this starts the interval again. */
 bool congestion_notifies(clusim_sim *s, flow_id flow);

@@ -168,7 +168,7 @@ ALWAYS_INLINE int64_t grant_put(clusim_sim *s, wire_state *w, const packet *p,
     }
     if (UNLIKELY(w->traits & HAS_ERRORS)) {
         if (w->traits & TELLS) notice_hop(s, w, p);
-        if (w->traits & SHARES) congestion_left(s, wire_of(s, w), p);
+        if (w->traits & (SHARES | LATE)) congestion_left(s, w, p);
         if (w->traits & TIMED)
             s->wires.class_bytes[(uint64_t)p->out.i * s->wires.nvc + p->vc] -= p->wire_bytes;
         uint64_t extra = replay(s, w, t);

@@ -105,13 +105,20 @@ static bool is_timed(const clusim_model *m, const clusim_wire *x) {
     return x->schedule && m->image.schedules[x->schedule - 1].policy;
 }
 
+/* Traits of a wire as an output of its switch that need work at the start of a packet. */
+static uint32_t traits_at_start(const clusim_model *m, const clusim_wire *x) {
+    bool shares = x->queue_bytes && (m->image.nodes[x->src].shared_bytes || m->has_trims);
+    bool late = x->ecn_departure && x->ecn_max_bytes && !x->policy;
+    uint32_t traits = (is_timed(m, x) ? TIMED : 0) | (tells(m, x) ? TELLS : 0) |
+                      (shares ? SHARES : 0) | (late ? LATE : 0);
+    return traits ? traits | HAS_ERRORS : 0;
+}
+
 /* Traits of a wire as an output of its switch. */
 static uint32_t traits_as_output(const clusim_model *m, const clusim_wire *x) {
-    bool shares = x->queue_bytes && (m->image.nodes[x->src].shared_bytes || m->has_trims);
     return (x->ecn_max_bytes || x->queue_bytes || x->policy ? MARKS : 0) |
            (is_ranked(m, x) || x->schedule ? RANKED : 0) | (x->schedule ? SCHEDULED : 0) |
-           (is_timed(m, x) ? TIMED | HAS_ERRORS : 0) | (tells(m, x) ? TELLS | HAS_ERRORS : 0) |
-           (shares ? SHARES | HAS_ERRORS : 0);
+           traits_at_start(m, x);
 }
 
 static uint16_t traits_of(const clusim_model *m, uint32_t w) {
@@ -256,6 +263,17 @@ static bool shares_pace(const clusim_image *im) {
     return shares;
 }
 
+/* True if flows share their next packet, or switches have policies of paths. */
+static bool has_choice(const clusim_image *im) {
+    bool chooses = false;
+    for (uint32_t i = 0; i < im->num_conns; i++)
+        chooses |= im->conns[i].policy == CLUSIM_POLICY_ADAPTIVE;
+    for (uint32_t i = 0; i < im->num_sources; i++)
+        chooses |= im->sources[i].policy == CLUSIM_POLICY_ADAPTIVE;
+    for (uint32_t n = 0; n < im->num_nodes; n++) chooses |= im->nodes[n].policy > 0;
+    return chooses;
+}
+
 STATUS model_derive(clusim_model *m) {
     const clusim_image *im = &m->image;
     m->wires = calloc(im->num_wires + 1, sizeof *m->wires);
@@ -269,10 +287,7 @@ STATUS model_derive(clusim_model *m) {
     }
     for (uint32_t w = 0; w < im->num_wires; w++) m->has_trims |= im->wires[w].trim_vc > 0;
     for (uint32_t w = 0; w < im->num_wires; w++) derive_wire(m, w);
-    for (uint32_t i = 0; i < im->num_conns; i++)
-        m->has_choice |= im->conns[i].policy == CLUSIM_POLICY_ADAPTIVE;
-    for (uint32_t i = 0; i < im->num_sources; i++)
-        m->has_choice |= im->sources[i].policy == CLUSIM_POLICY_ADAPTIVE;
+    m->has_choice = has_choice(im);
     m->has_controls = im->num_controls > 0;
     for (uint32_t i = 0; i < im->num_spreads; i++) {
         m->has_order |= im->spreads[i].ordered != 0;

@@ -56,8 +56,7 @@ enum {
 
 /* Traits of a wire: deviations from the common case. */
 enum {
-    HAS_ERRORS =
-        1, /* replays packets now and then, TELLS, SHARES or TIMED: one test in the hot path */
+    HAS_ERRORS = 1,    /* replays packets, TELLS, SHARES, TIMED or LATE: one test in the hot path */
     STORE_FORWARD = 2, /* the far node receives packets in full before it forwards them */
     PLAIN_CUT = 4,     /* no wire out of the far node is faster or of another format */
     BRIDGE = 8,        /* the far node is a NIC */
@@ -70,7 +69,8 @@ enum {
     TELLS = 1024,      /* of a switch: packets record its queue and bytes for policies of senders */
     SHARES = 2048,     /* drops packets by the shared memory of its node, or queues headers */
     SCHEDULED = 4096,  /* its classes have a schedule */
-    TIMED = 8192       /* ... of a policy: packets have times, classes bytes */
+    TIMED = 8192,      /* ... of a policy: packets have times, classes bytes */
+    LATE = 16384       /* marks packets that leave a long queue */
 };
 
 /* A route group: number of wires, and the first one. */

@@ -21,6 +21,9 @@ static const char *wrong_node(const clusim_image *im, uint64_t row) {
          "only a switch has a reduction unit");
     NEED(n->endpoint == NONE || im->endpoints[n->endpoint].node == row, "endpoint does not match");
     NEED(n->unit == NONE || im->units[n->unit].node == row, "unit does not match");
+    NEED(!n->policy || n->endpoint == NONE, "an endpoint with a policy of paths");
+    NEED(!n->policy || im->controls[n->policy - 1].sender == CLUSIM_SENDER_MODE_PATH,
+         "its policy is of another kind");
     NEED(!n->shared_bytes || (n->endpoint == NONE && n->unit == NONE),
          "shared memory of queues, but it has an endpoint or a unit");
     return NULL;
@@ -46,6 +49,7 @@ static const char *wrong_wire(const clusim_image *im, uint64_t row) {
     NEED(w->xoff_bytes < w->buffer_bytes, "pause threshold beyond the buffer");
     NEED(w->ecn_min_bytes <= w->ecn_max_bytes, "mark thresholds the wrong way round");
     NEED(!w->red || w->queue_bytes, "drops at random, but has no queue_bytes");
+    NEED(!w->red || !w->ecn_departure, "drops what it would mark, but marks at departure");
     NEED(!w->trim_vc || w->queue_bytes, "trims packets, but has no queue_bytes");
     NEED(!w->policy || im->controls[w->policy - 1].sender == CLUSIM_SENDER_MODE_QUEUE,
          "its policy is of senders");

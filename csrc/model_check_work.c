@@ -66,7 +66,13 @@ static const char *wrong_member(const clusim_image *im, const clusim_conn *c) {
 
 static const char *wrong_control(const clusim_image *im, uint64_t row) {
     const clusim_control *c = &im->controls[row];
-    return c->min_rate <= c->line_rate ? NULL : "rates the wrong way round";
+    NEED(c->min_rate <= c->line_rate, "rates the wrong way round");
+    if (!c->receiver) return NULL;
+    NEED(c->sender == CLUSIM_SENDER_MODE_POLICY || c->sender == CLUSIM_SENDER_MODE_TELEMETRY,
+         "a policy of receivers beside none of senders");
+    NEED(im->controls[c->receiver - 1].sender == CLUSIM_SENDER_MODE_RECEIVER,
+         "its policy of receivers is of another kind");
+    return NULL;
 }
 
 /* Highest VC that packets use after a dateline and a detour. */
@@ -153,7 +159,8 @@ static const char *wrong_spreading(const clusim_conn *c) {
 
 static bool controls_wire(const clusim_image *im, uint32_t control) {
     uint32_t mode = control == NONE ? 0 : im->controls[control].sender;
-    return mode == CLUSIM_SENDER_MODE_QUEUE || mode == CLUSIM_SENDER_MODE_SCHEDULE;
+    return mode == CLUSIM_SENDER_MODE_QUEUE || mode == CLUSIM_SENDER_MODE_SCHEDULE ||
+           mode == CLUSIM_SENDER_MODE_PATH;
 }
 
 static const char *wrong_extras(const clusim_image *im, const clusim_conn *c) {

@@ -82,10 +82,10 @@ static STATUS take_arrival(clusim_sim *s, flow_id flow, const packet *p) {
     return receiver_arrived(s, p);
 }
 
-static STATUS send_notice(clusim_sim *s, flow_id flow, const packet *p) {
+static STATUS send_to_sender(clusim_sim *s, flow_id flow, const packet *p) {
     sender_state *f = sender_at(s, flow);
-    if (receiver_grants(congestion_control(s, flow))) return take_arrival(s, flow, p);
-    int64_t notice_ps = s->scheduler.now_ps + congestion_control(s, flow)->cnp_delay_ps;
+    const clusim_control *control = congestion_control(s, flow);
+    int64_t notice_ps = s->scheduler.now_ps + control->cnp_delay_ps;
     delivery_notice n = {.bytes = p->payload, .marked = p->marked};
     n.notifies = p->marked && congestion_notifies(s, flow);
     sent_packet sent;
@@ -94,12 +94,20 @@ static STATUS send_notice(clusim_sim *s, flow_id flow, const packet *p) {
         n.rtt_ps = notice_ps - sent.at_ps;
         n.path = sent.path;
     } else if (!n.notifies) {
+        notice_forget_hops(s, p);
         return CLUSIM_OK;
     }
     if (s->model->has_telemetry) TRY(move_hops(s, f, p, &n));
     QUEUE_ROOM(&f->notices);
     f->notices.items[f->notices.len++] = n;
-    return scheduler_event(s, notice_ps, EV_NOTIFY, 0, flow.i);
+    return scheduler_event(s, notice_ps, EV_NOTIFY, control->receiver ? flow.i : 0, flow.i);
+}
+
+static STATUS send_notice(clusim_sim *s, flow_id flow, const packet *p) {
+    const clusim_control *control = congestion_control(s, flow);
+    if (receiver_rules(control)) return take_arrival(s, flow, p);
+    TRY(send_to_sender(s, flow, p));
+    return control->receiver && p->acknowledged ? receiver_arrived(s, p) : CLUSIM_OK;
 }
 
 STATUS notice_delivered(clusim_sim *s, const packet *p) {

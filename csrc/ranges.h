@@ -73,6 +73,8 @@
     F(nodes, clusim_node, zone, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(nodes, clusim_node, wide_stride, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
     F(nodes, clusim_node, shared_bytes, 8, 1, PLAIN, INT64_C(0), UINT64_C(1099511627775), nothing, 0) \
+    F(nodes, clusim_node, policy, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), controls, END_TOO) \
+    F(nodes, clusim_node, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
     F(endpoints, clusim_endpoint, write_latency_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \
     F(endpoints, clusim_endpoint, read_latency_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \
     F(endpoints, clusim_endpoint, response_latency_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \
@@ -115,7 +117,7 @@
     F(wires, clusim_wire, trim_vc, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), vcs, 0) \
     F(wires, clusim_wire, schedule, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), schedules, END_TOO) \
     F(wires, clusim_wire, policy, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), controls, END_TOO) \
-    F(wires, clusim_wire, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
+    F(wires, clusim_wire, ecn_departure, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
     F(schedules, clusim_schedule, priority, 4, 8, PLAIN, INT64_C(0), UINT64_C(7), nothing, 0) \
     F(schedules, clusim_schedule, quantum, 4, 8, PLAIN, INT64_C(1), UINT64_C(536870912), nothing, 0) \
     F(schedules, clusim_schedule, policy, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), controls, END_TOO) \
@@ -156,8 +158,8 @@
     F(controls, clusim_control, fast_recovery, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), nothing, 0) \
     F(controls, clusim_control, kept_65536, 4, 1, PLAIN, INT64_C(0), UINT64_C(65536), nothing, 0) \
     F(controls, clusim_control, clamp, 4, 1, PLAIN, INT64_C(0), UINT64_C(1), nothing, 0) \
-    F(controls, clusim_control, sender, 4, 1, PLAIN, INT64_C(0), UINT64_C(5), nothing, 0) \
-    F(controls, clusim_control, pad, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967295), nothing, 0) \
+    F(controls, clusim_control, sender, 4, 1, PLAIN, INT64_C(0), UINT64_C(6), nothing, 0) \
+    F(controls, clusim_control, receiver, 4, 1, PLAIN, INT64_C(0), UINT64_C(4294967294), controls, END_TOO) \
     F(spreads, clusim_spread, gap_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \
     F(spreads, clusim_spread, nak_ps, 8, 1, SIGNED, INT64_C(1), UINT64_C(72057594037927935), nothing, 0) \
     F(spreads, clusim_spread, timeout_ps, 8, 1, SIGNED, INT64_C(0), UINT64_C(72057594037927935), nothing, 0) \

@@ -37,6 +37,11 @@ static STATUS send_message(clusim_sim *s, credit_message m) {
     credit_list *list = &sender_at(s, flow)->credits;
     QUEUE_ROOM(list);
     list->items[list->len++] = m;
+    if (sender_at(s, flow)->record) { /* between its notices */
+        QUEUE_ROOM(&sender_at(s, flow)->notices);
+        notice_list *notices = &sender_at(s, flow)->notices;
+        notices->items[notices->len++] = (delivery_notice){.credit = 1};
+    }
     int64_t at_ps = s->scheduler.now_ps + congestion_control(s, flow)->cnp_delay_ps;
     return scheduler_event(s, at_ps, EV_NOTIFY, flow.i, flow.i);
 }
@@ -55,7 +60,8 @@ static void fail(clusim_sim *s, receiver_state *r, enum clusim_sender_call call,
                                      .value = r->record[word],
                                      .flow = owner.i,
                                      .call = call,
-                                     .word = word});
+                                     .word = word,
+                                     .receiver = 1});
     r->failed = true;
     r->record[CLUSIM_RECEIVER_WORD_CREDIT] = 0;
     r->record[CLUSIM_WORD_TIMER_PS] = 0;
@@ -183,8 +189,11 @@ static uint32_t target_of(uint32_t via_last, uint32_t dst) {
     return via_last == NONE ? dst : via_last;
 }
 
-static bool has_receiver(const clusim_image *im, uint32_t control) {
-    return control != NONE && receiver_grants(&im->controls[control]);
+/* Row of the policy of the receivers of a row's flows, or NONE. */
+static uint32_t row_of(const clusim_image *im, uint32_t control) {
+    if (control == NONE || !receiver_grants(&im->controls[control])) return NONE;
+    const clusim_control *c = &im->controls[control];
+    return receiver_rules(c) ? control : c->receiver - 1;
 }
 
 /* Pairs of flows and receivers, with repetitions. */
@@ -192,17 +201,19 @@ static uint32_t find_keys(const clusim_image *im, link_key *keys) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < im->num_conns; i++) {
         const clusim_conn *c = &im->conns[i];
-        if (!has_receiver(im, c->control)) continue;
+        uint32_t row = row_of(im, c->control);
+        if (row == NONE) continue;
         uint32_t end = c->stage == NONE ? c->dst : c->stage;
-        keys[count++] = (link_key){c->control, target_of(c->via_last, end), i, i};
+        keys[count++] = (link_key){row, target_of(c->via_last, end), i, i};
     }
     for (uint32_t i = 0; i < im->num_sources; i++) {
         const clusim_source *x = &im->sources[i];
-        if (!has_receiver(im, x->control)) continue;
+        uint32_t row = row_of(im, x->control);
+        if (row == NONE) continue;
         for (uint32_t m = x->msg_lo; m < x->msg_hi; m++) {
             uint32_t target = target_of(im->messages[m].via_last, im->messages[m].dst);
             uint32_t flow = (uint32_t)im->num_conns + i, of = (uint32_t)im->num_conns + m;
-            keys[count++] = (link_key){x->control, target, flow, of};
+            keys[count++] = (link_key){row, target, flow, of};
         }
     }
     qsort(keys, count, sizeof *keys, by_receiver_and_flow);

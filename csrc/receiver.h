@@ -10,8 +10,14 @@
 #include "parts/senders.h"
 #include "state.h"
 
-static inline bool receiver_grants(const clusim_control *c) {
+/* True if credit is the only rate control of a row's flows. */
+static inline bool receiver_rules(const clusim_control *c) {
     return c->sender == CLUSIM_SENDER_MODE_RECEIVER;
+}
+
+/* True if the receivers of flows of a row grant credit. */
+static inline bool receiver_grants(const clusim_control *c) {
+    return receiver_rules(c) || c->receiver;
 }
 
 /* The flow of a transfer and its receiver. */

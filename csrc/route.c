@@ -2,6 +2,7 @@
 
 #include "parts/wires.h"
 #include "parts/xfers.h"
+#include "path_policy.h"
 #include "spread.h"
 #include "tree.h"
 
@@ -10,6 +11,8 @@ wire_id route_choose_up(clusim_sim *s, packet *p, wire_id from, group_id group) 
     uint32_t size = model_group_size(s->model, group);
     spread_choice c = spread_among(s, model_group(s->model, group), size, end->node);
     if (c.up == 1) return spread_nth(s, &c, 0);
+    wire_id chosen = path_policy_choose(s, p, &c);
+    if (!wire_none(chosen)) return chosen;
     if (p->adaptive) return spread_choose(s, p, &c);
     uint32_t number = (uint32_t)(((uint64_t)p->key + end->ordinal) % c.up);
     p->key /= c.up;

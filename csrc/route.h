@@ -9,7 +9,7 @@
 #include "parts/wires.h"
 #include "state.h"
 
-/* The same for several wires, if some are down or packets choose by load. */
+/* The same for several wires, if some are down, or packets or a policy choose. */
 wire_id route_choose_up(clusim_sim *s, packet *p, wire_id from, group_id group);
 
 /* Choose the wire out of the far node of wire `from` towards `target`; uses up part of p->key. */
@@ -21,7 +21,7 @@ static inline wire_id route_choose(clusim_sim *s, packet *p, wire_id from, targe
     model_way way = m->ways[group.i];
     uint32_t n = way.count;
     if (n == 1) return way.first;
-    if (UNLIKELY(s->wires.any_down || p->adaptive)) return route_choose_up(s, p, from, group);
+    if (UNLIKELY(s->wires.any_choice || p->adaptive)) return route_choose_up(s, p, from, group);
     uint32_t number = (uint32_t)(((uint64_t)p->key + end->ordinal) % n);
     p->key /= n;
     return ID(wire, model_group(m, group)[number]);

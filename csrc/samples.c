@@ -72,12 +72,14 @@ static clusim_flow_sample flow_sample(const clusim_sim *s, flow_id flow) {
                                  .window = UNLIMITED_BYTES};
     if (!congestion_control(s, flow)->sender) return sample;
     const sender_state *f = sender_at(s, flow);
-    if (receiver_grants(congestion_control(s, flow))) return credit_sample(s, f, sample);
+    if (receiver_rules(congestion_control(s, flow))) return credit_sample(s, f, sample);
     if (f->record == NULL) return sample; /* without the policy's functions, before the run */
     sample.rate = f->record[CLUSIM_WORD_RATE];
     sample.window = f->record[CLUSIM_WORD_WINDOW];
     sample.in_flight = f->in_flight;
     sample.rtt_ps = f->rtt_ps;
+    if (!link_none(f->link) && f->policy->functions[CLUSIM_SENDER_CALL_ACKED])
+        sample.window = base_min(sample.window, credit_sample(s, f, sample).window);
     return sample;
 }
 

@@ -7,6 +7,7 @@
 #include "parts/congestion.h"
 #include "parts/scheduler.h"
 #include "parts/xfers.h"
+#include "path_policy.h"
 #include "queue_policy.h"
 #include "ranges.h"
 #include "receiver.h"
@@ -97,10 +98,11 @@ static STATUS call(clusim_sim *s, flow_id flow, enum clusim_sender_call which,
     return set_alarm(s, flow);
 }
 
-/* Time of the next packet: never without credit, or while the window is full. */
-static int64_t next_at(const clusim_sim *s, flow_id flow) {
+/* Time of the next packet to a receiver: never without credit, or while the window is full. */
+static int64_t next_at(const clusim_sim *s, flow_id flow, link_id link) {
     const sender_state *f = sender_at(s, flow);
-    if (receiver_grants(congestion_control(s, flow))) return receiver_open(s, f->link) ? 0 : NEVER;
+    if (receiver_grants(congestion_control(s, flow)) && !receiver_open(s, link)) return NEVER;
+    if (f->record == NULL) return 0;
     return f->in_flight >= f->record[CLUSIM_WORD_WINDOW] ? NEVER : f->pace_ps;
 }
 
@@ -117,16 +119,17 @@ bool sender_acknowledged(const clusim_sim *s, flow_id flow) {
 /* A transfer requests its credit. */
 static STATUS receiver_transfer(clusim_sim *s, flow_id flow, xfer_id id) {
     sender_state *f = sender_at(s, flow);
+    const receiver_state *r;
     f->xfer = id;
     f->link = receiver_link(s, xfer_at(s, id));
-    flow_at(s, flow)->next_at = next_at(s, flow);
+    r = &s->senders.receivers.all[s->senders.receivers.links[f->link.i].receiver.i];
+    if (r->policy == NULL) return CLUSIM_ERR_BAD_IMAGE;
+    flow_at(s, flow)->next_at = next_at(s, flow, f->link);
     return receiver_request(s, f->link, (int64_t)xfer_at(s, id)->bytes, CREDIT_REQUESTED);
 }
 
-STATUS sender_transfer(clusim_sim *s, flow_id flow, xfer_id id) {
+static STATUS policy_transfer(clusim_sim *s, flow_id flow, xfer_id id) {
     sender_state *f = sender_at(s, flow);
-    if (f->policy == NULL) return CLUSIM_ERR_BAD_IMAGE;
-    if (receiver_grants(congestion_control(s, flow))) return receiver_transfer(s, flow, id);
     if (f->record == NULL) return CLUSIM_ERR_BAD_IMAGE;
     f->xfer = id;
     xfer_at(s, id)->made.key = xfer_at(s, id)->stripe;
@@ -136,19 +139,23 @@ STATUS sender_transfer(clusim_sim *s, flow_id flow, xfer_id id) {
     return call(s, flow, CLUSIM_SENDER_CALL_START, &(delivery_notice){0}, NULL);
 }
 
+STATUS sender_transfer(clusim_sim *s, flow_id flow, xfer_id id) {
+    const clusim_control *control = congestion_control(s, flow);
+    if (sender_at(s, flow)->policy == NULL) return CLUSIM_ERR_BAD_IMAGE;
+    if (!receiver_rules(control)) TRY(policy_transfer(s, flow, id));
+    return receiver_grants(control) ? receiver_transfer(s, flow, id) : CLUSIM_OK;
+}
+
 void sender_idle(clusim_sim *s, flow_id flow) { sender_at(s, flow)->xfer = NO(xfer); }
 
-/* A packet of a transfer uses credit; it is in flight, if `p` names the transfer. */
-static STATUS receiver_granted(clusim_sim *s, xfer_id id, sent_packet p, uint32_t payload) {
-    const xfer *x = xfer_at(s, id);
-    flow_id flow = x->flow;
+/* A packet of a flow without a policy of senders is in flight, if `p` names its transfer. */
+static STATUS receiver_granted(clusim_sim *s, flow_id flow, sent_packet p, uint32_t payload) {
     sender_state *f = sender_at(s, flow);
-    s->senders.receivers.links[receiver_link(s, x).i].credit -= payload;
     if (!xfer_none(p.xfer)) {
         f->in_flight += payload;
         TRY(notice_sent(f, p));
     }
-    flow_at(s, flow)->next_at = next_at(s, flow);
+    flow_at(s, flow)->next_at = next_at(s, flow, f->link);
     return CLUSIM_OK;
 }
 
@@ -163,19 +170,21 @@ static STATUS policy_granted(clusim_sim *s, flow_id flow, sent_packet p, uint32_
     int64_t gap_ps = (int64_t)base_ceil_div((uint64_t)payload << 30, rate);
     f->pace_ps = base_max(f->pace_ps, s->scheduler.now_ps) + gap_ps;
     if (UNLIKELY(f->pace_ps >= RANGE_TIME_END)) scheduler_flow_beyond(s, flow);
-    flow_at(s, flow)->next_at = next_at(s, flow);
+    flow_at(s, flow)->next_at = next_at(s, flow, f->link);
     return CLUSIM_OK;
 }
 
 static STATUS granted(clusim_sim *s, xfer_id id, sent_packet p, uint32_t payload) {
     flow_id flow = xfer_at(s, id)->flow;
     flow_at(s, flow)->sent_bytes += payload;
-    if (UNLIKELY(congestion_control(s, flow)->sender)) {
+    const clusim_control *control = congestion_control(s, flow);
+    if (UNLIKELY(control->sender)) {
         p.at_ps = s->scheduler.now_ps;
         p.path = sender_at(s, flow)->path;
-        if (receiver_grants(congestion_control(s, flow)))
-            return receiver_granted(s, id, p, payload);
-        return policy_granted(s, flow, p, payload);
+        if (receiver_grants(control))
+            s->senders.receivers.links[receiver_link(s, xfer_at(s, id)).i].credit -= payload;
+        return receiver_rules(control) ? receiver_granted(s, flow, p, payload)
+                                       : policy_granted(s, flow, p, payload);
     }
     congestion_granted(s, flow, payload);
     return CLUSIM_OK;
@@ -205,7 +214,7 @@ STATUS sender_repeated(clusim_sim *s, const packet *p) {
 int64_t sender_ready_at(const clusim_sim *s, const xfer *x) {
     if (flow_none(x->flow)) return 0;
     if (!receiver_grants(congestion_control(s, x->flow))) return flow_at(s, x->flow)->next_at;
-    return receiver_open(s, receiver_link(s, x)) ? 0 : NEVER;
+    return next_at(s, x->flow, receiver_link(s, x));
 }
 
 STATUS sender_repeats(clusim_sim *s, const xfer *x, int64_t bytes) {
@@ -216,16 +225,17 @@ STATUS sender_repeats(clusim_sim *s, const xfer *x, int64_t bytes) {
 
 STATUS sender_lost(clusim_sim *s, flow_id flow, int64_t bytes) {
     delivery_notice n = {.lost_bytes = bytes};
-    if (receiver_grants(congestion_control(s, flow))) return CLUSIM_OK;
+    if (receiver_rules(congestion_control(s, flow))) return CLUSIM_OK;
     return bytes ? call(s, flow, CLUSIM_SENDER_CALL_LOST, &n, NULL) : CLUSIM_OK;
 }
 
 bool sender_changed(clusim_sim *s, flow_id flow, xfer_id *id) {
-    if (!congestion_control(s, flow)->sender) return false;
+    const clusim_control *control = congestion_control(s, flow);
+    if (!control->sender) return false;
     const sender_state *f = sender_at(s, flow);
     *id = f->xfer;
-    if (link_none(f->link) && f->record == NULL) return false;
-    int64_t at_ps = next_at(s, flow);
+    if (receiver_grants(control) ? link_none(f->link) : f->record == NULL) return false;
+    int64_t at_ps = next_at(s, flow, f->link);
     if (at_ps == flow_at(s, flow)->next_at) return false;
     flow_at(s, flow)->next_at = at_ps;
     return !xfer_none(f->xfer);
@@ -236,10 +246,11 @@ STATUS sender_notify_event(clusim_sim *s, flow_id flow) {
         congestion_notify_event(s, flow);
         return CLUSIM_OK;
     }
-    if (receiver_grants(congestion_control(s, flow))) return receiver_message_event(s, flow);
+    if (receiver_rules(congestion_control(s, flow))) return receiver_message_event(s, flow);
     sender_state *f = sender_at(s, flow);
     clusim_hop *hops;
     delivery_notice n = notice_take(f, &hops);
+    if (n.credit) return receiver_message_event(s, flow);
     if (n.acknowledges) {
         f->in_flight -= n.bytes;
         f->rtt_ps = n.rtt_ps;
@@ -285,6 +296,7 @@ STATUS sender_init(clusim_sim *s) {
         f->blocked = f->blocked_last = NO(line);
     }
     TRY(schedule_policy_init(s));
+    TRY(path_policy_init(s));
     return receiver_init(s);
 }
 
@@ -296,6 +308,7 @@ void sender_free(clusim_sim *s) {
     }
     receiver_free(s);
     schedule_policy_free(s);
+    path_policy_free(s);
     free(s->senders.all);
     free(s->senders.hops);
     free(s->senders.policies);
@@ -324,17 +337,19 @@ int clusim_sim_use_sender(clusim_sim *s, uint32_t control, const clusim_sender *
         return queue_policy_use(s, control, sender);
     if (im->controls[control].sender == CLUSIM_SENDER_MODE_SCHEDULE)
         return schedule_policy_use(s, control, sender);
+    if (im->controls[control].sender == CLUSIM_SENDER_MODE_PATH)
+        return path_policy_use(s, control, sender);
     for (uint32_t i = 0; i < im->num_conns + im->num_sources; i++) {
         flow_id flow = ID(flow, i);
         if (congestion_row(im, i) != control) continue;
-        if (receiver_grants(&im->controls[control])) {
+        if (receiver_rules(&im->controls[control])) {
             sender_at(s, flow)->policy = policy;
             continue;
         }
         TRY(give_record(sender_at(s, flow), policy, sender));
         sender_at(s, flow)->record[CLUSIM_WORD_KEY] = base_hash32(im->seed, NONE, i);
     }
-    if (receiver_grants(&im->controls[control])) return receiver_use(s, control, sender);
+    if (receiver_rules(&im->controls[control])) return receiver_use(s, control, sender);
     return CLUSIM_OK;
 }
 

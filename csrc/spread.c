@@ -43,8 +43,7 @@ wire_id spread_nth(const clusim_sim *s, const spread_choice *c, uint32_t number)
     return ID(wire, c->wires[k]);
 }
 
-/* Credit with the returns before the present time. */
-static int64_t credit_before(const clusim_sim *s, wire_id wire, uint32_t vc) {
+int64_t spread_credit(const clusim_sim *s, wire_id wire, uint32_t vc) {
     const credit_pool *c = &wire_at(s, wire)->credits[vc];
     int64_t sum = c->available;
     for (uint32_t k = c->head; k < c->end; k++) {
@@ -58,7 +57,7 @@ static int64_t credit_before(const clusim_sim *s, wire_id wire, uint32_t vc) {
 static int64_t occupied(const clusim_sim *s, wire_id wire) {
     if (wire_at(s, wire)->traits & PAUSES) return 0;
     int64_t sum = 0, buffer = (int64_t)s->model->image.wires[wire.i].buffer_bytes;
-    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) sum += buffer - credit_before(s, wire, vc);
+    for (uint32_t vc = 0; vc < s->wires.nvc; vc++) sum += buffer - spread_credit(s, wire, vc);
     return sum;
 }
 
@@ -208,7 +207,7 @@ static bool leads(const clusim_sim *s, const packet *p, wire_id wire, uint32_t h
     const clusim_format *f = w->rate->format;
     uint32_t exact = model_exact(f, p->kind, p->payload, limit);
     int64_t bytes = model_wire_bytes(f, p->kind, p->payload, exact, limit);
-    return credit_before(s, wire, vc) - taken >= bytes;
+    return spread_credit(s, wire, vc) - taken >= bytes;
 }
 
 wire_id spread_minimal(const clusim_sim *s, const packet *p, node_id node) {

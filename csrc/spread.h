@@ -40,6 +40,9 @@ spread_choice spread_among(const clusim_sim *s, const uint32_t *wires, uint32_t 
 /* The `number`-th usable wire of a choice. */
 wire_id spread_nth(const clusim_sim *s, const spread_choice *c, uint32_t number);
 
+/* Credit of a wire with the returns before the present time. */
+int64_t spread_credit(const clusim_sim *s, wire_id wire, uint32_t vc);
+
 /* The least loaded wire for a packet. */
 wire_id spread_least(const clusim_sim *s, const packet *p, const spread_choice *c);
 

@@ -242,7 +242,7 @@ STATUS wire_set_rate(clusim_sim *s, wire_id wire, uint32_t rate) {
     if (!w->down) {
         return scheduler_arbitrate(s, wire);
     }
-    s->wires.any_down = true;
+    s->wires.any_down = s->wires.any_choice = true;
     wire_end_stall(s, w);
     return CLUSIM_OK;
 }

@@ -228,8 +228,9 @@ policy = _shared(
     "--policy",
     default="",
     metavar="sender=NAME",
-    help="Congestion control of all NICs (sender=NAME, receiver=NAME), or queues or schedules of all network switches"
-    " (queue=NAME, schedule=NAME): a policy, such as swift, or FILE.py:Class, a file that is run.",
+    help="Congestion control of all NICs (sender=NAME, receiver=NAME), or queues, schedules or paths of all network"
+    " switches (queue=NAME, schedule=NAME, path=NAME): a policy, such as swift, or FILE.py:Class, a file that is run;"
+    " several after commas.",
     said="the topology's",
 )
 

@@ -64,6 +64,7 @@ enum clusim_beyond {
     CLUSIM_BEYOND_INSTANCE = 5,
     CLUSIM_BEYOND_TASK = 6,
     CLUSIM_BEYOND_VERTEX = 7, /* an aggregation that does not add up (section 6) */
+    CLUSIM_BEYOND_SWITCH = 8, /* an illegal answer of its policy: a node */
 };
 
 /* Functions of a sender policy (contract, section 5). */
@@ -77,7 +78,8 @@ enum clusim_sender_call {
     CLUSIM_SENDER_CALL_ENQUEUE = 6,   /* of the queues of a wire */
     CLUSIM_SENDER_CALL_REQUESTED = 7, /* of a receiver, as START and TIMER */
     CLUSIM_SENDER_CALL_ARRIVED = 8,
-    CLUSIM_SENDER_CALL_NEXT = 9, /* of the classes of a wire */
+    CLUSIM_SENDER_CALL_NEXT = 9,    /* of the classes of a wire */
+    CLUSIM_SENDER_CALL_CHOOSE = 10, /* of the paths of a switch */
 };
 
 /* First words of the record of a flow with a sender policy; further words are the policy's. */
@@ -114,6 +116,14 @@ typedef struct clusim_head {
     int64_t age_ps;     /* since it entered its queue */
     int64_t queue_bytes;
 } clusim_head;
+
+/* One of several wires, for a policy of paths (contract, section 6). */
+typedef struct clusim_output {
+    int64_t queue_bytes;
+    int64_t credit_bytes; /* of all its virtual channels */
+    int64_t rate;         /* bytes per 2^30 ps */
+    int64_t wire;
+} clusim_output;
 
 typedef struct clusim_error {
     int32_t status;
@@ -194,8 +204,11 @@ typedef struct clusim_instance_state {
 /* Addresses of the functions of a sender policy, or 0, and the record of a flow at its start. A
  * function is void (*)(int64_t *record, int64_t now_ps, int64_t bytes, int64_t rtt_ps,
  * int64_t marked, int64_t path, void *rows, int64_t num_rows). Rows are hops (clusim_hop), heads of
- * classes (clusim_head), or the records of a receiver's flows; a receiver has the flow's number in
- * `path`; `marked` is 1 if payload was lost, of an arrival 1 with a mark and 2 for a header. */
+ * classes (clusim_head), wires (clusim_output), or the records of a receiver's flows; a receiver
+ * has the flow's number in `path`; `marked` is 1 if payload was lost, of an arrival 1 with a mark
+ * and 2 for a header. CHOOSE has the packet's key in `rtt_ps`, its flow in `marked` and the hash in
+ * `path`.
+ */
 typedef struct clusim_sender {
     uint64_t functions[CLUSIM_SIZE_CALLS]; /* by clusim_sender_call */
     const int64_t *words;                  /* copied */
@@ -208,10 +221,10 @@ typedef struct clusim_sender {
 typedef struct clusim_sender_fault {
     int64_t time_ps;
     int64_t value;
-    uint32_t flow; /* connections, then sources */
-    uint32_t call; /* clusim_sender_call */
-    uint32_t word; /* clusim_word */
-    uint32_t pad;
+    uint32_t flow;     /* connections, then sources; or a wire or node */
+    uint32_t call;     /* clusim_sender_call */
+    uint32_t word;     /* clusim_word */
+    uint32_t receiver; /* 1: of the policy of receivers */
 } clusim_sender_fault;
 
 const char *clusim_version(void);

@@ -29,7 +29,7 @@ enum clusim_kind {
 enum clusim_size {
     CLUSIM_SIZE_KINDS = 12,
     CLUSIM_SIZE_OPCODES = 20, /* entries of a cost table; maximum entries of op_flags */
-    CLUSIM_SIZE_CALLS = 10,   /* functions of a policy */
+    CLUSIM_SIZE_CALLS = 11,   /* functions of a policy */
     CLUSIM_SIZE_WORDS = 8,    /* first words of a flow's record: clusim_word */
     CLUSIM_SIZE_HOPS = 8,     /* hops with telemetry per packet */
     CLUSIM_SIZE_CLASSES = 8,  /* of a schedule: virtual channels */
@@ -43,6 +43,7 @@ enum clusim_sender_mode {
     CLUSIM_SENDER_MODE_QUEUE = 3,     /* of no flow: a policy of the queues of wires */
     CLUSIM_SENDER_MODE_RECEIVER = 4,  /* of the receivers of its flows, which grant credit */
     CLUSIM_SENDER_MODE_SCHEDULE = 5,  /* of no flow: a policy of the classes of wires */
+    CLUSIM_SENDER_MODE_PATH = 6,      /* of no flow: a policy of the paths of switches */
 };
 
 /* Actions of an opcode: bits. */
@@ -124,6 +125,8 @@ typedef struct clusim_node {
     uint32_t wide_stride; /* 1: one group per wide column; 0: one common group */
     uint64_t
         shared_bytes; /* memory that the queues of its wires with `queue_bytes` share; 0: any */
+    uint32_t policy;  /* chooses among its wires: one more than its row in controls, or 0 */
+    uint32_t pad;
 } clusim_node;
 
 typedef struct clusim_endpoint {
@@ -175,7 +178,7 @@ typedef struct clusim_wire {
     uint32_t trim_vc;       /* drops: VC of headers of packets that are trimmed instead; 0 = none */
     uint32_t schedule;      /* one more than its row in schedules; 0 = round robin */
     uint32_t policy;        /* of its queues: one more than its row in controls; 0 = none */
-    uint32_t pad;
+    uint32_t ecn_departure; /* marks: 1: packets that leave a long queue; 0: that enter one */
 } clusim_wire;
 
 /* Order of the classes of an output's candidates: the least priority, by deficit. */
@@ -229,7 +232,7 @@ typedef struct clusim_control {
     uint32_t kept_65536; /* least share of the rate that a notification leaves */
     uint32_t clamp;      /* each notification lowers the target, not only the first after a rise */
     uint32_t sender;     /* clusim_sender_mode */
-    uint32_t pad;
+    uint32_t receiver;   /* policy of its receivers as well: one more than its row, or 0 */
 } clusim_control;
 
 /* Spreading of packets of writes over paths, and order at their receiver. */

@@ -41,7 +41,7 @@ enum event_class {
  * number is a wire or unit, or a small value that a timer carries. */
 enum { RANK_SHIFT = 30, CLASS_SHIFT = 25, NUMBER_MASK = (1 << CLASS_SHIFT) - 1 };
 
-enum { BEYOND_NOTHING = CLUSIM_BEYOND_VERTEX + 1 }; /* all is inside the ranges */
+enum { BEYOND_NOTHING = CLUSIM_BEYOND_SWITCH + 1 }; /* all is inside the ranges */
 
 typedef struct scheduler_part {
     int64_t now_ps;

@@ -24,6 +24,7 @@ typedef struct delivery_notice { /* on its way to the sender */
     int64_t rtt_ps, lost_bytes;
     uint32_t bytes, path;
     uint8_t marked, notifies, acknowledges, num_hops;
+    uint8_t credit; /* instead: a message of the flow's credit */
 } delivery_notice;
 
 /* First in, first out; `first` moves up to `len`, where both return to 0. */

@@ -130,8 +130,12 @@ typedef struct wires_part {
     struct flow_wait *waits; /* flows that wait for their pace */
     flow_cursor *flows;
     uint32_t nvc;
-    uint32_t down;                /* now */
-    bool any_down, rates_changed; /* at any time */
+    int64_t **paths;        /* records of policies of paths, per node; or NULL */
+    clusim_output *outputs; /* rows for such a policy */
+    uint32_t down;          /* now */
+    bool any_down;          /* at any time, as below */
+    bool any_choice;        /* wires were down, or switches have policies of paths */
+    bool rates_changed;
 } wires_part;
 
 #endif

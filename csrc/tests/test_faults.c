@@ -32,8 +32,8 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size) {
 }
 
 /* Two endpoints, a duplex wire; one message each way and one send and receive by programs. */
-static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, CLUSIM_NONE, 0, 0, 0},
-                                    {1000, 2, 0, 0, 0, 1, CLUSIM_NONE, 0, 0, 0}};
+static const clusim_node nodes[] = {{1000, 0, 0, 0, 0, 0, CLUSIM_NONE, 0, 0, 0, 0, 0},
+                                    {1000, 2, 0, 0, 0, 1, CLUSIM_NONE, 0, 0, 0, 0, 0}};
 static const clusim_target targets[] = {{0, 0, 0, 0}, {1, 0, 1, 0}};
 static const clusim_endpoint endpoints[] = {{10, 10, 10, 1000, 0, 4, 8, 1024, 100, 256, 256, 256},
                                             {10, 10, 10, 1000, 1, 4, 8, 1024, 100, 256, 256, 256}};

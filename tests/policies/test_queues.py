@@ -14,7 +14,7 @@ from clusim.policies.choice import parse_policy
 from clusim.simulation.flows import Flow
 from clusim.studies.policy_check import check_policy
 from clusim.topology import loads, to_yaml
-from support import sender_policies, wire_policies
+from support import path_policies, sender_policies, wire_policies
 
 FILE = """
 name: judged
@@ -150,6 +150,7 @@ def test_a_policy_of_schedules_orders_classes_as_the_rule_of_the_engine(tmp_path
         (f"{wire_policies.PLACE}:Oldest", 2),
         (f"{sender_policies.PLACE}:Step", 2),
         (f"{wire_policies.PLACE}:AtOnce", 9),
+        (f"{path_policies.PLACE}:Emptiest", 2),
     ],
 )
 def test_policy_check_runs_the_laws_of_each_kind(name: str, laws: int) -> None:
@@ -181,11 +182,106 @@ def test_mistakes_of_new_kinds_are_one_line(tmp_path: Path, text: str, message: 
     assert "\n" not in str(caught.value)
 
 
+FORKED = """
+name: forked
+switches: {own: {base: spectrum4, KEY}}
+cluster:
+  {node: hgx-h20, nodes: 4, network: {kind: fat-tree, unit: 2, link: roce-400, switch: own}}
+"""
+EMPTIEST = f"{path_policies.PLACE}:Emptiest"
+
+
+def crossing(folder: Path, key: str = "", **options: Any) -> Any:
+    """Return flows from two nodes on a leaf switch to the two on another one."""
+    path = folder / "forked.yaml"
+    path.write_text(FORKED.replace(", KEY", f", {key}" if key else ""))
+    flows = [Flow(rank, 16 + rank, 256 << 10) for rank in range(16)]
+    return clusim.traffic(path, flows=flows, granularity="packet", **options)
+
+
+def test_a_policy_of_paths_chooses_as_adaptive_routing_does(tmp_path: Path) -> None:
+    """Of the option and of a type of switches; other choices have other fingerprints."""
+    rule = crossing(tmp_path, routing="adaptive").fingerprint
+    policy = f"path={EMPTIEST}"
+    assert crossing(tmp_path, routing="adaptive", policy=policy).fingerprint == rule
+    key = f"path_policy: '{EMPTIEST}'"
+    assert crossing(tmp_path, key, routing="adaptive").fingerprint == rule
+    fabric = clusim.load(tmp_path / "forked.yaml")
+    assert loads(to_yaml(fabric)) == fabric
+    hashed = crossing(tmp_path, key, routing="ecmp")
+    assert hashed.fingerprint != crossing(tmp_path, routing="ecmp").fingerprint
+    assert any(f"path policy: {EMPTIEST}" in note for note in hashed.provenance.notes)
+    none = crossing(tmp_path, key, routing="ecmp", policy="path=none").fingerprint
+    assert none == crossing(tmp_path, routing="ecmp").fingerprint
+
+
+def test_a_wrong_index_is_one_line(tmp_path: Path) -> None:
+    line = path_policies.Beyond.choose.__code__.co_firstlineno
+    message = rf"Beyond.choose, line {line}: answer = 16 at .*s, switch \d+; must be the number of"
+    with pytest.raises(InputError, match=message):
+        crossing(tmp_path, policy=f"path={path_policies.PLACE}:Beyond", routing="adaptive")
+
+
+def test_a_policy_of_senders_and_one_of_receivers_act_together(tmp_path: Path) -> None:
+    """By the option and by a type of NICs; each alone has another result."""
+    slow = f"sender={sender_policies.PLACE}:Slow"
+    credit = f"receiver={wire_policies.PLACE}:AtOnce"
+    texts = (slow, credit, f"{slow},{credit}", f"{credit},{slow}")
+    results = [incast(tmp_path, "ecn: {min: 16KiB, max: 64KiB}", policy=text) for text in texts]
+    prints = [result.fingerprint for result in results]
+    assert len({*prints[:3]}) == 3
+    assert prints[2] == prints[3]
+    assert results[2].time_ps > max(result.time_ps for result in results[:2])
+    assert any("sender policy: " in note for note in results[2].provenance.notes)
+    assert any("receiver policy: " in note for note in results[2].provenance.notes)
+
+
+NICS = """
+name: two
+nics: {n: {base: cx7-roce400, rate_control: CONTROL}}
+nodes:
+  gpu0: {kind: gpu, chip: h20-sxm5}
+  nic0: {kind: nic, nic: n}
+  cpu0: {kind: switch, switch: xeon-spr}
+links: [{from: gpu0, to: cpu0, type: pcie-gen5-x16}, {from: nic0, to: cpu0, type: pcie-gen5-x16}]
+"""
+
+
+def test_a_type_of_nics_has_a_policy_of_receivers_beside_one_of_senders() -> None:
+    fabric = loads(NICS.replace("CONTROL", "{policy: dctcp, receiver: rccc}"))
+    (control,) = {node.nic.rate_control for node in fabric.nodes if node.nic is not None}
+    assert (control.sender.name, control.receiver.name) == ("dctcp", "rccc")
+    assert loads(to_yaml(fabric)) == fabric
+    for text, message in (
+        ("{receiver: rccc}", "receiver: beside a policy of senders only"),
+        ("{policy: rccc, receiver: rccc}", "policy rccc: is of receivers; use a class with acked"),
+        ("{policy: dctcp, receiver: swift}", "is of senders; use a class with requested"),
+    ):
+        with pytest.raises(TopologyError, match=message):
+            loads(NICS.replace("CONTROL", text))
+
+
+def test_marks_at_departure_of_a_topology_are_those_of_queues_that_packets_leave(
+    tmp_path: Path,
+) -> None:
+    """Fewer than at arrival; drops at random exclude them."""
+    marks = {}
+    for at in ("arrival", "departure"):
+        result = incast(tmp_path, f"ecn: {{min: 16KiB, max: 16KiB, at: {at}}}")
+        marks[at] = counters(result, "marks")[0]
+        fabric = clusim.load(tmp_path / "judged.yaml")
+        assert loads(to_yaml(fabric)) == fabric
+    assert 0 < marks["departure"] < marks["arrival"]
+    with pytest.raises(TopologyError, match="red drops at arrival"):
+        incast(tmp_path, "pfc: none, drop: {red: true}, ecn: {max: 16KiB, at: departure}")
+
+
 PAGE = Path(__file__).parents[2] / "docs" / "model" / "policies.md"
 EXAMPLES = {
     "deal.py": "receiver=deal.py:Deal",
     "share.py": "queue=share.py:Share",
     "oldest.py": "schedule=oldest.py:Oldest",
+    "freest.py": "path=freest.py:Freest",
 }
 
 

@@ -87,7 +87,9 @@ def test_a_bad_policy_is_one_line_with_its_place(
     ("text", "words"),
     [
         ("swift", "must be KIND=NAME"),
-        ("path=swift", "must be KIND=NAME"),
+        ("paths=swift", "must be KIND=NAME"),
+        ("path=swift", "policy swift: is of senders; use a class with choose"),
+        ("sender=swift,sender=dctcp", "two of kind sender; name one"),
         ("sender=swit", "did you mean 'swift'"),
         ("sender=nowhere.py:Mine", "no file 'nowhere.py'"),
     ],

@@ -1,4 +1,4 @@
-"""Policies of receivers, and of the classes of outputs, for a random image."""
+"""Policies of receivers, of the classes of outputs and of paths, and marks at departure, for a random image."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from clusim.engine.abi import NONE, ConnKind
+from clusim.engine.abi import NONE, ConnKind, SenderMode
 from clusim.engine.image import Image, empty
 from clusim.policies.choice import BoundSender, Sender, find_policy
-from support import wire_policies
+from support import path_policies, wire_policies
 from support.random_senders import control_of
 
-__all__ = ["chosen_image", "granted_image"]
+__all__ = ["chosen_image", "granted_image", "joined_image", "late_image", "pathed_image"]
 
 RECEIVERS: tuple[tuple[str, dict[str, int]], ...] = (
     ("rccc", {"base_ps": 2000, "pull_bytes": 64}),
@@ -25,7 +25,7 @@ RECEIVERS: tuple[tuple[str, dict[str, int]], ...] = (
 
 def _with_row(image: Image, sender: Sender, row: dict[str, int]) -> Image:
     """Return the image with a further row of `controls` with a policy."""
-    row = row | {"sender": find_policy(sender.name).mode, "pad": 0}
+    row = row | {"sender": find_policy(sender.name).mode, "receiver": 0}
     table = np.zeros(1, image.controls.dtype)
     for key, value in row.items():
         table[key] = value
@@ -71,3 +71,42 @@ def chosen_image(image: Image, rng: random.Random) -> Image:
             if image.nodes["endpoint"][wire["src"]] == NONE and rng.random() < 0.4:
                 wire["schedule"] = number
     return replace(image, wires=wires, schedules=np.concatenate(schedules))
+
+
+def joined_image(image: Image, rng: random.Random) -> Image:
+    """Return the image with receivers that grant credit to flows with policies of senders, of most of their rows."""
+    modes = (SenderMode.POLICY, SenderMode.TELEMETRY)
+    rows = np.flatnonzero(np.isin(image.controls["sender"], modes))
+    name, constants = rng.choice(RECEIVERS)
+    image = _with_row(image, Sender(name, tuple(constants.items())), control_of(rng))
+    controls, senders = image.controls.copy(), [*image.senders]
+    for row in rows:
+        if rng.random() < 0.8:
+            controls["receiver"][row] = len(controls)
+    return replace(image, controls=controls, senders=tuple(senders))
+
+
+def pathed_image(image: Image, rng: random.Random) -> Image:
+    """Return the image with policies of the paths of many switches."""
+    nodes = image.nodes.copy()
+    for name in rng.sample(["Emptiest", "InTurn", "Mixed", "Mixed"], 2):
+        constants = (("by_credit", rng.randrange(2)),) if name == "Emptiest" else ()
+        sender = Sender(f"{path_policies.PLACE}:{name}", constants)
+        image = _with_row(image, sender, dict.fromkeys(image.controls.dtype.names or (), 1))
+        for node in nodes:
+            if node["endpoint"] == NONE and rng.random() < 0.5:
+                node["policy"] = len(image.controls)
+    return replace(image, nodes=nodes)
+
+
+def late_image(image: Image, rng: random.Random) -> Image:
+    """Return the image with marks at departure of many wires that mark; some more mark."""
+    wires = image.wires.copy()
+    for wire in wires:
+        if wire["ecn_max_bytes"] == 0 and rng.random() < 0.3:
+            wire["ecn_min_bytes"] = rng.choice([0, 100, 400])
+            wire["ecn_max_bytes"] = wire["ecn_min_bytes"] + rng.choice([0, 200, 2000])
+            wire["ecn_threshold"] = rng.choice([0, 2**30, 2**32 - 1])
+        wire["ecn_departure"] = wire["ecn_max_bytes"] > 0 and rng.random() < 0.7
+        wire["red"] &= 1 - wire["ecn_departure"]
+    return replace(image, wires=wires)

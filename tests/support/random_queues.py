@@ -29,7 +29,7 @@ def judged_image(image: Image, rng: random.Random) -> Image:
         name, constants = rng.choice(CHOICES)
         sender = Sender(f"{sender_policies.PLACE}:{name}", tuple(constants.items()))
         row = {name: 1 for name in image.controls.dtype.names}
-        row |= {"sender": find_policy(sender.name).mode, "pad": 0}
+        row |= {"sender": find_policy(sender.name).mode, "receiver": 0}
         rows.append(row)
         senders.append(BoundSender(sender, tuple(row.items())))
     controls = np.zeros(len(rows), image.controls.dtype)

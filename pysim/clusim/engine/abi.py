@@ -18,7 +18,7 @@ from clusim._engine import ffi, lib
 from clusim.base.arrays import Array
 from clusim.base.errors import InputError, InternalError, RangeExceeded
 from clusim.base.units import format_time
-from clusim.policies.kinds import CALLS, QUEUE, RAISED, WORDS
+from clusim.policies.kinds import CALLS, RAISED, WORDS
 from clusim.policies.sender import SenderPolicy
 
 NONE: int = lib.CLUSIM_NONE
@@ -94,9 +94,17 @@ class Beyond(IntEnum):
     Of several the first, of the lowest id.
     """
 
-    WIRE, ENDPOINT, UNIT, CONNECTION, SOURCE, INSTANCE, TASK, VERTEX = _values(
-        "clusim_beyond"
-    )
+    (
+        WIRE,
+        ENDPOINT,
+        UNIT,
+        CONNECTION,
+        SOURCE,
+        INSTANCE,
+        TASK,
+        VERTEX,
+        SWITCH,
+    ) = _values("clusim_beyond")
 
 
 @_all_of("clusim_sender_call")
@@ -114,6 +122,7 @@ class SenderCall(IntEnum):
         REQUESTED,
         ARRIVED,
         NEXT,
+        CHOOSE,
     ) = _values("clusim_sender_call")
 
 
@@ -121,7 +130,7 @@ class SenderCall(IntEnum):
 class SenderMode(IntEnum):
     """Control of the rate of a flow (section 5): `SenderPolicy.mode` of a policy."""
 
-    DCQCN, POLICY, TELEMETRY, QUEUE, RECEIVER, SCHEDULE = _values(
+    DCQCN, POLICY, TELEMETRY, QUEUE, RECEIVER, SCHEDULE, PATH = _values(
         "clusim_sender_mode"
     )
 
@@ -316,6 +325,7 @@ _WHY = {
     Beyond.TASK: f"it would end {_END}",
     Beyond.VERTEX: "its children's packets of one number differ in size,"
     " or a member has two transfers at a time",
+    Beyond.SWITCH: "an answer of its policy is illegal",
 }
 
 
@@ -324,6 +334,13 @@ def range_exceeded(limit: Beyond, index: int) -> RangeExceeded:
     return RangeExceeded(
         limit.name.lower(), index, f"{_WHY[limit]}; simulate less at once"
     )
+
+
+_LEGAL_ANSWERS = {
+    "queue": "0 to 3",
+    "schedule": "a class with a packet",
+    "path": "the number of a wire of `wires`",
+}
 
 
 def policy_failed(
@@ -345,7 +362,7 @@ def policy_failed(
     }
     if of.kind.answer:
         field = "answer"
-        limit = {"answer": "0 to 3" if of.kind is QUEUE else "a class with a packet"}
+        limit = {"answer": _LEGAL_ANSWERS[of.kind.name]}
     subject, remedy = (
         f"{field} = {value}",
         f"must be {limit.get(field, 'an integer of 64 bits')}",

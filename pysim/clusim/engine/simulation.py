@@ -130,8 +130,13 @@ class Simulation:
         self._sizes = {name: len(getattr(image, name)) for name in DTYPES}
         self._seed = int(image.seed)
         self._controls = image.conns["control"], image.sources["control"]
-        self._wire_rows = image.wires["policy"], image.wires["schedule"]
+        self._receivers = image.controls["receiver"]
         self._schedules = np.append(0, image.schedules["policy"])
+        self._rows = {
+            SenderCall.ENQUEUE: image.wires["policy"],
+            SenderCall.NEXT: image.wires["schedule"],
+            SenderCall.CHOOSE: image.nodes["policy"],
+        }
         self._times = self._flows = 0
         model, sim = _checked_model(image), ffi.new("clusim_sim **")
         if lib.clusim_sim_create(model, int(records), sim) < 0:
@@ -185,11 +190,13 @@ class Simulation:
             return
         call, word = SenderCall(fault.call), int(fault.word)
         value, time_ps = int(fault.value), int(fault.time_ps)
-        if call in (SenderCall.ENQUEUE, SenderCall.NEXT):
-            queue, schedule = (column[fault.flow] for column in self._wire_rows)
-            row = queue if call == SenderCall.ENQUEUE else self._schedules[schedule]
+        if call in self._rows:
+            owner = Beyond.SWITCH if call == SenderCall.CHOOSE else Beyond.WIRE
+            row = self._rows[call][fault.flow]
+            if call == SenderCall.NEXT:
+                row = self._schedules[row]
             bound = self._senders[row - 1]
-            if who == (Beyond.WIRE, fault.flow) and bound is not None:
+            if who == (owner, fault.flow) and bound is not None:
                 answer = WORDS[word], value
                 raise policy_failed(bound.policy, call, answer, who, time_ps)
             return
@@ -198,7 +205,10 @@ class Simulation:
         kind = Beyond.SOURCE if source else Beyond.CONNECTION
         if who != (kind, fault.flow - conns * source):
             return
-        bound = self._senders[self._controls[source][who[1]]]
+        row = self._controls[source][who[1]]
+        if fault.receiver and self._receivers[row]:
+            row = self._receivers[row] - 1
+        bound = self._senders[row]
         assert bound is not None
         answer = bound.policy.kind.words[word], value
         raise policy_failed(bound.policy, call, answer, who, time_ps)

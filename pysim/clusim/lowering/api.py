@@ -120,7 +120,6 @@ def lower(
     image = Image(
         nvc=links.spreads.num_vcs,
         seed=seed,
-        nodes=links.arrays.nodes,
         endpoints=programs.endpoints(cut.traffic),
         formats=arrays.formats,
         targets=links.arrays.targets,
@@ -128,10 +127,9 @@ def lower(
         wires=wires,
         units=roomy_units(arrays, packets),
         **put_policies(
-            fabric,
+            links.arrays,
             wires,
             links.connection_arrays(cut.packets, cut.bursts),
-            arrays.schedules,
         ),
         **programs.program_arrays(),
         faults=lower_faults(arrays, faults_list),

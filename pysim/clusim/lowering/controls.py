@@ -17,16 +17,21 @@ from clusim.base.errors import InputError
 from clusim.engine.abi import NONE, Policy
 from clusim.engine.image import Image, empty
 from clusim.policies.choice import BoundSender, Sender, find_policy, parse_policy
+from clusim.policies.kinds import PATH
 from clusim.topology import Fabric
+from clusim.topology.arrays import FabricArrays
 from clusim.topology.node import NETWORK, NicTraits, RateControl
 
 Row = tuple[int, ...]
 
 
-def control_row(nic: NicTraits, line_Bps: float) -> Row:
-    """Return a NIC's rate control on a wire of `line_Bps`; rates in bytes per 2^30 ps."""
-    control = nic.rate_control
-    assert control is not None
+def control_row(
+    control: RateControl, line_Bps: float, sender: Sender | None, receiver: int
+) -> Row:
+    """Return a rate control on a wire of `line_Bps`, with a policy; rates in bytes per 2^30 ps.
+
+    `receiver` is one more than the row of a further policy of receivers, or 0.
+    """
 
     def rate(value_Bps: float) -> int:
         return max(1, round(value_Bps * 2**30 / 1e12))
@@ -45,8 +50,8 @@ def control_row(nic: NicTraits, line_Bps: float) -> Row:
         control.fast_recovery,
         control.kept_65536,
         control.clamp,
-        0 if control.sender is None else find_policy(control.sender.name).mode,
-        0,
+        0 if sender is None else find_policy(sender.name).mode,
+        receiver,
     )
 
 
@@ -58,9 +63,17 @@ class ControlTable:
 
     def add(self, nic: NicTraits, line_Bps: float) -> int:
         """Return the row of a NIC's rate control on a wire of `line_Bps`."""
-        assert nic.rate_control is not None
-        row = control_row(nic, line_Bps)
-        return self._rows.setdefault((row, nic.rate_control.sender), len(self._rows))
+        control = nic.rate_control
+        assert control is not None
+        receiver = 0
+        if control.receiver is not None:
+            row = control_row(control, line_Bps, control.receiver, 0)
+            receiver = 1 + self._number(row, control.receiver)
+        row = control_row(control, line_Bps, control.sender, receiver)
+        return self._number(row, control.sender)
+
+    def _number(self, row: Row, sender: Sender | None) -> int:
+        return self._rows.setdefault((row, sender), len(self._rows))
 
     def tables(self) -> dict[str, Any]:
         """Return ``controls`` and ``senders`` of an image."""
@@ -78,16 +91,20 @@ class ControlTable:
 
 
 def put_policies(
-    fabric: Fabric, wires: Array, tables: dict[str, Any], schedules: Array
+    arrays: FabricArrays, wires: Array, tables: dict[str, Any]
 ) -> dict[str, Any]:
     """Set the policies of the queues and schedules of switches on `wires`.
 
     Returns
     -------
     dict
-        ``controls``, ``senders`` and ``schedules`` with their rows.
+        ``nodes``, ``controls``, ``senders`` and ``schedules`` with their rows.
     """
-    tables = tables | {"schedules": schedules}
+    fabric, schedules, nodes = arrays.fabric, arrays.schedules, arrays.nodes
+    tables, rows = _add_rows(tables, [node.path_policy for node in fabric.nodes])
+    if any(rows):
+        nodes = nodes.copy()
+        nodes["policy"] = rows
     tables, rows = _add_rows(tables, [link.queue_policy for link in fabric.links])
     wires["policy"] = np.where(
         _leave_switches(fabric, wires), _spread(fabric, rows), 0
@@ -100,7 +117,8 @@ def put_policies(
     numbers = _spread(fabric, [number.get(row, 0) for row in rows])
     by_policy = _leave_switches(fabric, wires) & (numbers > 0)
     wires["schedule"] = np.where(by_policy, numbers, wires["schedule"])
-    return tables | {"schedules": np.concatenate((schedules, more))}
+    schedules = np.concatenate((schedules, more))
+    return tables | {"nodes": nodes, "schedules": schedules}
 
 
 def _leave_switches(fabric: Fabric, wires: Array) -> Array:
@@ -128,7 +146,8 @@ def _add_rows(
         if sender is None or sender in chosen:
             continue
         mode = find_policy(sender.name).mode
-        row = tuple(int(name == "sender") * mode or 1 for name in names)
+        fixed = {"sender": mode, "receiver": 0}
+        row = tuple(fixed.get(name, 1) for name in names)
         controls = np.append(controls, np.array([row], controls.dtype))
         bound = BoundSender(sender, tuple(zip(names, row, strict=True)))
         senders = (*senders, bound)
@@ -138,9 +157,17 @@ def _add_rows(
     return tables, [chosen[sender] for sender in policies]
 
 
-def _with_wires(fabric: Fabric, kind: str, sender: Sender | None) -> Fabric:
+def _with_switches(fabric: Fabric, kind: str, sender: Sender | None) -> Fabric:
     """Return the topology with a policy of a kind of all switches between nodes, or without one."""
     policy: dict[str, Any] = {f"{kind}_policy": sender}
+    if kind == PATH.name:
+        nodes = tuple(
+            replace(node, **policy)
+            if node.kind == "switch" and node.zone == NETWORK
+            else node
+            for node in fabric.nodes
+        )
+        return replace(fabric, nodes=nodes)
     network = {
         node.name
         for node in fabric.nodes
@@ -159,8 +186,8 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
     Parameters
     ----------
     text : str
-        ``sender=NAME``, ``sender=file.py:Class``, ``sender=none``, or another kind, such as ``queue=...``; empty keeps
-        the topology's.
+        ``sender=NAME``, ``sender=file.py:Class``, ``sender=none``, or another kind, such as ``queue=...``; several
+        after commas; empty keeps the topology's.
 
     Raises
     ------
@@ -171,25 +198,37 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
         return fabric
     cache: dict[str, Fabric] = fabric.cache.setdefault("policies", {})
     if text not in cache:
-        kind, sender = parse_policy(text)
-        if kind in ("queue", "schedule"):
-            cache[text] = _with_wires(fabric, kind, sender)
-            return cache[text]
-        if not any(node.nic is not None for node in fabric.nodes):
-            raise InputError(
-                f"policy {text}: {fabric.name} lacks NICs, which have {kind}s"
-            )
-        nodes = tuple(
-            node
-            if node.nic is None
-            else replace(node, nic=_with_sender(node.nic, sender))
-            for node in fabric.nodes
-        )
-        # A changed system of a run has the run's policy already.
-        cache[text] = (
-            fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
-        )
+        chosen, changed = parse_policy(text), fabric
+        of_nics: dict[str, Sender | None] = {
+            kind: chosen[kind] for kind in ("sender", "receiver") if kind in chosen
+        }
+        for kind, sender in chosen.items():
+            if kind not in of_nics:
+                changed = _with_switches(changed, kind, sender)
+        if of_nics:
+            changed = _with_nics(changed, text, of_nics)
+        cache[text] = changed
     return cache[text]
+
+
+def _with_nics(
+    fabric: Fabric, text: str, chosen: dict[str, Sender | None]
+) -> Fabric:
+    """Return the topology with policies of senders, receivers or both of all NICs."""
+    if not any(node.nic is not None for node in fabric.nodes):
+        raise InputError(
+            f"policy {text}: {fabric.name} lacks NICs, which have {' and '.join(chosen)}s"
+        )
+    both = [sender for sender in chosen.values() if sender is not None]
+    sender, receiver = (*both, None, None)[:2]
+    nodes = tuple(
+        node
+        if node.nic is None
+        else replace(node, nic=_with_sender(node.nic, sender, receiver))
+        for node in fabric.nodes
+    )
+    # A changed system of a run has the run's policy already.
+    return fabric if nodes == fabric.nodes else replace(fabric, nodes=nodes)
 
 
 def policy_notes(text: str, image: Image) -> tuple[str, ...]:
@@ -235,10 +274,13 @@ def _may_choose(image: Image, name: str) -> bool:
     )
 
 
-def _with_sender(nic: NicTraits, sender: Sender | None) -> NicTraits:
-    """Return a NIC with a sender policy, or without rate control."""
+def _with_sender(
+    nic: NicTraits, sender: Sender | None, receiver: Sender | None
+) -> NicTraits:
+    """Return a NIC with a policy of senders or receivers, with both, or without rate control."""
     if sender is None:
         return replace(nic, rate_control=None)
+    control = nic.rate_control or RateControl()
     return replace(
-        nic, rate_control=replace(nic.rate_control or RateControl(), sender=sender)
+        nic, rate_control=replace(control, sender=sender, receiver=receiver)
     )

@@ -6,6 +6,7 @@ A file is run only if the user names it: on the command line, in Python or in a 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -198,22 +199,38 @@ def option_of(name: str) -> str:
 
 
 def source_digest(text: str) -> str:
-    """Return a text that differs for policies with other results: name and digest of the source of `text`."""
-    _, sender = parse_policy(text)
-    if sender is None:
+    """Return a text that differs for policies with other results: names and digest of the sources of `text`."""
+    chosen = [one.name for one in parse_policy(text).values() if one is not None]
+    if not chosen:
         return text
-    source = _module_source(find_policy(sender.name)).encode()
+    source = "".join(_module_source(find_policy(name)) for name in chosen).encode()
     return f"{text} {blake2b(source, digest_size=8).hexdigest()}"
 
 
-def parse_policy(text: str) -> tuple[str, Sender | None]:
-    """Return kind and policy of ``KIND=NAME``, such as ``sender=NAME``; None is ``KIND=none``, without a policy.
+def parse_policy(text: str) -> dict[str, Sender | None]:
+    """Return the policies of ``KIND=NAME``, such as ``sender=NAME``, by kind, several after commas.
+
+    None is ``KIND=none``, without a policy.
 
     Raises
     ------
     InputError
-        Another kind of policy, or an unknown one.
+        Another kind of policy, an unknown one, or two of one kind.
     """
+    chosen: dict[str, Sender | None] = {}
+    for part in _BEFORE_KIND.split(text):
+        kind, sender = _parse_one(part)
+        if kind in chosen:
+            raise InputError(f"policy {text!r}: two of kind {kind}; name one")
+        chosen[kind] = sender
+    return {kind: chosen[kind] for kind in KINDS if kind in chosen}
+
+
+_BEFORE_KIND = re.compile(r",(?=\s*\w+=)")
+
+
+def _parse_one(text: str) -> tuple[str, Sender | None]:
+    """Return kind and policy of ``KIND=NAME``."""
     kind, equals, name = text.partition("=")
     kind = kind.strip()
     if not equals or kind not in KINDS:

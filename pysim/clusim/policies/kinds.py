@@ -91,6 +91,28 @@ class ClassHead:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputWire:
+    """One of the equal wires of a switch among which a packet chooses.
+
+    Attributes
+    ----------
+    queue_bytes : int
+        Bytes that wait for it.
+    credit_bytes : int
+        Free bytes in the buffers at its other end; with pauses the size of those that are not stopped.
+    rate : int
+        Its present rate [bytes per 2^30 ps].
+    wire : int
+        Its number.
+    """
+
+    queue_bytes: int
+    credit_bytes: int
+    rate: int
+    wire: int
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyKind:
     """A kind of policy.
 
@@ -185,11 +207,22 @@ SCHEDULE = PolicyKind(
     "path",
 )
 
-KINDS = {kind.name: kind for kind in (SENDER, QUEUE, RECEIVER, SCHEDULE)}
-
-CALLS = tuple(
-    dict.fromkeys(
-        call for kind in (SENDER, QUEUE, RECEIVER, SCHEDULE) for call in kind.calls
-    )
+PATH = PolicyKind(
+    "path",
+    "paths",
+    "choose",
+    6,
+    WORDS,
+    {"choose": ("size_bytes", "key", "flow", "draw", "wires")},
+    "wires",
+    {"choose": ("size_bytes", "rtt_ps", "marked", "path", "hops")},
+    "path",
 )
+
+KINDS = {kind.name: kind for kind in (SENDER, QUEUE, RECEIVER, SCHEDULE, PATH)}
+
+ROWS = {SENDER.name: SwitchHop, SCHEDULE.name: ClassHead, PATH.name: OutputWire}
+"""Items of the table that functions receive."""
+
+CALLS = tuple(dict.fromkeys(call for kind in KINDS.values() for call in kind.calls))
 """Functions of all kinds, in the order of the engine."""

@@ -28,11 +28,10 @@ from clusim.policies.kinds import (
     KINDS,
     OPTIONAL,
     RECEIVER,
-    SCHEDULE,
+    ROWS,
     SENDER,
     UNLIMITED_BYTES,
     WORDS,
-    ClassHead,
     PolicyKind,
     SwitchHop,
 )
@@ -150,7 +149,7 @@ class SenderPolicy:
         """Names of the fields of an item of the table that functions receive."""
         if self.kind is RECEIVER:
             return (*self.flow,)
-        row = ClassHead if self.kind is SCHEDULE else SwitchHop
+        row = ROWS.get(self.kind.name, SwitchHop)
         return tuple(item.name for item in record_fields(row))
 
     @property

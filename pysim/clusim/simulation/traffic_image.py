@@ -139,7 +139,6 @@ def to_image(
     return Image(
         nvc=paths.num_vcs,
         seed=traffic.seed,
-        nodes=arrays.nodes,
         endpoints=arrays.endpoints,
         formats=arrays.formats,
         wires=wires,
@@ -148,7 +147,7 @@ def to_image(
         group_off=arrays.group_off,
         group_wires=arrays.group_wires,
         units=arrays.units,
-        **put_policies(fabric, wires, paths.controls, arrays.schedules),
+        **put_policies(arrays, wires, paths.controls),
         spreads=paths.spreads,
         sources=sources,
         messages=table,

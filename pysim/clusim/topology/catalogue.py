@@ -36,10 +36,10 @@ from clusim.topology.schema import (
     ChipSpec,
     LinkTypeSpec,
     NicSpec,
+    PolicySpec,
     RateControlSpec,
     SwitchSpec,
     Topology,
-    WirePolicySpec,
 )
 from clusim.topology.validate import KeyPath, Problems
 
@@ -153,16 +153,24 @@ def look_at_thresholds(
             f"marks from {ecn.min} B; must be at most max, {ecn.max} B",
         )
     drop = spec.drop
+    if drop is not None and drop.red and ecn is not None and ecn.at == "departure":
+        problems.add(
+            (*path, "ecn", "at"), "red drops at arrival; remove one of red and at"
+        )
     if drop is not None and drop.queue > 0 and pfc is not None and pfc.xoff > 0:
         problems.add(
             (*path, "drop"), "drops packets and pauses; remove one of drop and pfc"
         )
 
 
-def look_at_policies(problems: Problems, path: KeyPath, spec: LinkTypeSpec) -> None:
-    """Report a policy of a link that is unknown, or of another kind."""
-    for kind in ("queue", "schedule"):
+def look_at_policies(
+    problems: Problems, path: KeyPath, spec: LinkTypeSpec | SwitchSpec
+) -> None:
+    """Report a policy of a link or switch that is unknown, or of another kind."""
+    for kind in ("queue", "schedule", "path"):
         key = f"{kind}_policy"
+        if key not in type(spec).model_fields:
+            continue
         try:
             sender = sender_of(getattr(spec, key))
             if sender is not None:
@@ -245,6 +253,8 @@ class Catalogue:
         ):
             message = f"unknown processor {spec.cpu!r}{did_you_mean(spec.cpu, CPUS)}"
             self.problems.add((section, name, "cpu"), message)
+        if isinstance(spec, SwitchSpec):
+            look_at_policies(self.problems, (section, name), spec)
         if isinstance(spec, LinkTypeSpec):
             look_at_thresholds(self.problems, (section, name), spec)
             look_at_policies(self.problems, (section, name), spec)
@@ -266,7 +276,14 @@ class Catalogue:
         try:
             sender = sender_of(control)
             if sender is not None:
-                sender.check("sender", "receiver")
+                sender.check("sender", *["receiver"] * (control.receiver is None))
+            receiver = sender_of(control.receiver)
+            if receiver is not None:
+                receiver.check("receiver")
+            if receiver is not None and sender is None:
+                raise InputError(
+                    "receiver: beside a policy of senders only; set policy to it"
+                )
         except ClusimError as error:
             self.problems.add(path, str(error))
             spec.rate_control = None
@@ -325,7 +342,7 @@ class Catalogue:
                 self.sources[f"{_WHAT[section]} {name}: {key}"] = str(figure)
 
 
-def sender_of(spec: RateControlSpec | WirePolicySpec | None) -> Sender | None:
+def sender_of(spec: RateControlSpec | PolicySpec | None) -> Sender | None:
     """Return the policy of a rate control or of a link, or None."""
     if spec is None or spec.policy is None:
         return None

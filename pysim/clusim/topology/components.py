@@ -61,6 +61,7 @@ def make_switch(switch: SwitchSpec, *, tier: str = "") -> Node:
         **attributes_of(Node, switch),
         "latency_ps": switch.latency or 1,
         "tier": tier or switch.tier or "switch",
+        "path_policy": sender_of(switch.path_policy),
     }
     unit = _make_unit(switch)
     return Node(
@@ -77,9 +78,8 @@ def _make_rate_control(spec: RateControlSpec | None) -> RateControl | None:
         return None
     if spec.base is not None:
         spec = merge(preset_rate_control(spec.base), spec)
-    return RateControl(
-        **attributes_of(RateControl, spec) | {"sender": sender_of(spec)}
-    )
+    policies = {"sender": sender_of(spec), "receiver": sender_of(spec.receiver)}
+    return RateControl(**attributes_of(RateControl, spec) | policies)
 
 
 def make_nic(spec: NicSpec, *, tier: str = "") -> Node:
@@ -124,6 +124,7 @@ def make_link(spec: LinkTypeSpec, name: str = "") -> Link:
         ecn_min_bytes=ecn.min if marked else 0,
         ecn_max_bytes=ecn.max,
         ecn_probability=ecn.probability if marked else 0.0,
+        ecn_departure=marked and ecn.at == "departure",
         queue_bytes=drop.queue,
         alpha_1024=round(drop.alpha * 1024) if drop.queue else 0,
         red=bool(drop.queue) and drop.red,

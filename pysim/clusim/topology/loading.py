@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from clusim.base.limits import printable
 
 if TYPE_CHECKING:
     from clusim.topology.model import Fabric
-    from clusim.topology.schema import Topology
+    from clusim.topology.schema import PolicySpec, Topology
     from clusim.topology.validate import Problems
 
 OF_CHIP = {
@@ -190,10 +191,9 @@ def build_topology(
         for key in ("base", "policy"):
             if ":" in (getattr(control, key, None) or ""):
                 setattr(control, key, os.fspath(base / getattr(control, key)))
-    for link in topology.link_types.values():
-        for policy in (link.queue_policy, link.schedule_policy):
-            if base is not None and policy is not None and ":" in policy.policy:
-                policy.policy = os.fspath(base / policy.policy)
+    for policy in _policies_of(topology):
+        if base is not None and ":" in policy.policy:
+            policy.policy = os.fspath(base / policy.policy)
     if topology.cluster is not None:
         from clusim.topology.cluster import build_cluster
 
@@ -204,6 +204,16 @@ def build_topology(
         fabric = assemble(topology, problems, source_text=text)
     raise_on_errors(fabric, problems.where)
     return fabric
+
+
+def _policies_of(topology: Topology) -> Iterator[PolicySpec]:
+    """Yield the policies of links and switches, and those of receivers beside senders."""
+    for link in topology.link_types.values():
+        yield from filter(None, (link.queue_policy, link.schedule_policy))
+    for switch in topology.switches.values():
+        yield from filter(None, (switch.path_policy,))
+    for nic in topology.nics.values():
+        yield from filter(None, (getattr(nic.rate_control, "receiver", None),))
 
 
 def from_data(data: dict[str, Any], machine: Fabric | None = None) -> Fabric:

@@ -50,6 +50,8 @@ class Link:
     ecn_min_bytes, ecn_max_bytes, ecn_probability : int, int, float
         Queue thresholds for marking a packet: never below the first, always above the second [bytes] (0: never);
         probability of a mark just below the second.
+    ecn_departure : bool
+        Packets are marked when they leave a queue, by what they leave behind, and not when they enter it.
     queue_bytes, alpha_1024 : int
         Most bytes in the queues of a switch [bytes] (0: no drops), also by its free memory, times 1024 (0: no bound).
     red, trim_bytes : bool, int
@@ -86,6 +88,7 @@ class Link:
     ecn_min_bytes: int = 0
     ecn_max_bytes: int = 0
     ecn_probability: float = 0.0
+    ecn_departure: bool = False
     queue_bytes: int = 0
     alpha_1024: int = 0
     red: bool = False

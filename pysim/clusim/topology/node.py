@@ -155,8 +155,8 @@ class RateControl:
         Least share of the rate after a notification [1/65536].
     clamp : bool
         Each notification lowers the target rate to the rate; otherwise only the first after a rise by the timer.
-    sender : Sender or None
-        Sender policy in place of DCQCN.
+    sender, receiver : Sender or None
+        Policy of senders or receivers in place of DCQCN, and one of receivers beside one of senders.
     """
 
     g_65536: int = 256
@@ -172,6 +172,7 @@ class RateControl:
     kept_65536: int = 0
     clamp: bool = True
     sender: Sender | None = None
+    receiver: Sender | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +307,8 @@ class Node:
         Vendor and model of the processor of a root complex, as NCCL distinguishes them; empty is unknown.
     half_of : str
         PCIe switch whose downward packets pass this node (`clusim.topology.pcie_paths`).
+    path_policy : Sender or None
+        Policy of a switch that chooses among equal paths.
     """
 
     name: str
@@ -325,6 +328,7 @@ class Node:
     cpu: str = ""
     host: HostTraits | None = None
     half_of: str = ""
+    path_policy: Sender | None = None
 
     @property
     def product(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from clusim.policies.choice import Sender
 from clusim.topology.model import Fabric, Forwarding, Link
 from clusim.topology.node import (
     COST_ONE,
@@ -157,12 +158,12 @@ def _chip(endpoint: Endpoint) -> dict[str, Any]:
 
 def _switch(
     unit: Unit | None,
-    ports: int,
-    sizes: tuple[int, int],
+    sizes: tuple[int, int, int],
     cpu: str,
     host: HostTraits | None,
+    path_policy: Sender | None,
 ) -> dict[str, Any]:
-    peer_payload_bytes, buffer_bytes = sizes
+    ports, peer_payload_bytes, buffer_bytes = sizes
     data: dict[str, Any] = {"ports": ports} if ports else {}
     if cpu:
         data["cpu"] = cpu
@@ -172,6 +173,8 @@ def _switch(
         data["peer_payload"] = f"{peer_payload_bytes}B"
     if buffer_bytes:
         data["buffer"] = f"{buffer_bytes}B"
+    if path_policy is not None:
+        data["path_policy"] = _policy_data(path_policy)
     if unit is not None:
         data |= keys_of(unit, SwitchSpec, "reduction_")
         slots = data.pop("reduction_slots")
@@ -206,13 +209,14 @@ def nic_data(nic: NicTraits, ports: int) -> dict[str, Any]:
 def _control_data(control: RateControl) -> dict[str, Any]:
     """Return a rate control with the keys of a topology file."""
     data = keys_of(control, RateControlSpec)
-    if control.sender is None:
-        return data
-    return {
-        **data,
-        "policy": control.sender.name,
-        "constants": dict(control.sender.constants),
-    }
+    if control.receiver is not None:
+        data["receiver"] = _policy_data(control.receiver)
+    return data if control.sender is None else data | _policy_data(control.sender)
+
+
+def _policy_data(policy: Sender) -> dict[str, Any]:
+    """Return a policy and its constants with the keys of a topology file."""
+    return {"policy": policy.name, "constants": dict(policy.constants)}
 
 
 def _format(form: Format) -> dict[str, Any]:
@@ -263,10 +267,10 @@ def _node(
         data["switch"] = switches.of(
             (
                 node.unit,
-                node.ports,
-                (node.peer_payload_bytes, node.buffer_bytes),
+                (node.ports, node.peer_payload_bytes, node.buffer_bytes),
                 node.cpu,
                 node.host,
+                node.path_policy,
             )
         )
         data["store_and_forward"] = node.store_and_forward
@@ -284,6 +288,7 @@ def _link(link: Link) -> dict[str, Any]:
             "max": f"{link.ecn_max_bytes}B",
             "probability": link.ecn_probability,
         }
+        data["ecn"] |= {"at": "departure"} if link.ecn_departure else {}
     if link.queue_bytes:
         alpha = link.alpha_1024 / 1024
         data["drop"] = {
@@ -297,6 +302,5 @@ def _link(link: Link) -> dict[str, Any]:
     for key in ("queue_policy", "schedule_policy"):
         policy = getattr(link, key)
         if policy is not None:
-            constants = dict(policy.constants)
-            data[key] = {"policy": policy.name, "constants": constants}
+            data[key] = _policy_data(policy)
     return data

@@ -161,6 +161,13 @@ class ChipSpec(Spec):
     pcie_rate: Bandwidth | None = None
 
 
+class PolicySpec(Spec):
+    """Policy of a switch or of receivers, and its constants."""
+
+    policy: str
+    constants: dict[str, int | str] | None = None
+
+
 class SwitchSpec(Spec):
     """Switch chip, PCIe switch or root complex; any of its keys creates the reduction unit."""
 
@@ -178,6 +185,7 @@ class SwitchSpec(Spec):
     thread_after: Time | None = None
     look: LineTime | None = None
     buffer: Amount | None = None
+    path_policy: Annotated[PolicySpec | None, policy_or_mapping] = None
     tier: Tier | None = None
 
 
@@ -187,6 +195,7 @@ class RateControlSpec(Spec):
     base: str | None = None
     policy: str | None = None
     constants: dict[str, int | str] | None = None
+    receiver: Annotated[PolicySpec | None, policy_or_mapping] = None
     g: Annotated[float, Field(ge=0, le=1)] | None = None
     alpha_timer: Latency | None = None
     increase_timer: Latency | None = None
@@ -272,6 +281,7 @@ class EcnSpec(Spec):
     min: Amount = 0
     max: Amount
     probability: Annotated[float, Field(ge=0, le=1)] = 1.0
+    at: Literal["arrival", "departure"] = "arrival"
 
 
 class DropSpec(Spec):
@@ -290,13 +300,6 @@ class ScheduleSpec(Spec):
     weights: Annotated[list[Weight], Field(max_length=7)] | None = None
 
 
-class WirePolicySpec(Spec):
-    """Policy of the queues or of the schedule of a switch."""
-
-    policy: str
-    constants: dict[str, int | str] | None = None
-
-
 class LinkTypeSpec(Spec):
     """Type of link, or the changes of one entry of ``links`` to its type."""
 
@@ -313,8 +316,8 @@ class LinkTypeSpec(Spec):
     ecn: Annotated[EcnSpec | None, no_ecn] = None
     drop: Annotated[DropSpec | None, no_drop] = None
     schedule: Annotated[ScheduleSpec | None, no_schedule] = None
-    queue_policy: Annotated[WirePolicySpec | None, policy_or_mapping] = None
-    schedule_policy: Annotated[WirePolicySpec | None, policy_or_mapping] = None
+    queue_policy: Annotated[PolicySpec | None, policy_or_mapping] = None
+    schedule_policy: Annotated[PolicySpec | None, policy_or_mapping] = None
     weight: Annotated[int, Field(ge=1, le=64)] | None = None
     class_: Annotated[
         str | None, Field(alias="class", min_length=1, max_length=64)

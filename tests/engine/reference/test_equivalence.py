@@ -18,7 +18,13 @@ from support.covering import THOROUGH
 from support.engines import Wanted
 from support.random_images import images, random_image
 from support.random_losses import lossy_image
-from support.random_policies import chosen_image, granted_image
+from support.random_policies import (
+    chosen_image,
+    granted_image,
+    joined_image,
+    late_image,
+    pathed_image,
+)
 from support.random_queues import judged_image
 from support.random_schedules import scheduled_image
 from support.random_senders import sender_image
@@ -139,10 +145,13 @@ def test_engines_agree_on_random_images(every_compiled, batch):
 
 
 def with_further_policies(image: Image, seed: int) -> Image:
-    """Return the image with policies of receivers, schedules, both or neither."""
+    """Return the image with some of: policies of receivers, schedules, paths, senders and receivers; late marks."""
     rng = random.Random(f"policies {seed}")
     image = chosen_image(image, rng) if rng.random() < 0.5 else image
-    return granted_image(image, rng) if rng.random() < 0.5 else image
+    image = granted_image(image, rng) if rng.random() < 0.5 else image
+    image = pathed_image(image, rng) if rng.random() < 0.5 else image
+    image = joined_image(image, rng) if rng.random() < 0.5 else image
+    return late_image(image, rng) if rng.random() < 0.5 else image
 
 
 def compare_with_losses(seed: int, every_compiled) -> None:

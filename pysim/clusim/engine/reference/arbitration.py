@@ -8,6 +8,7 @@ from clusim.engine.abi import MOST_HOPS, Beyond, Kind, Policy
 from clusim.engine.reference.arrivals import arrival_ps, arrive
 from clusim.engine.reference.classes import Eligible
 from clusim.engine.reference.machine import Class, Machine
+from clusim.engine.reference.mixed import joint_rate
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.order import (
     join,
@@ -53,9 +54,9 @@ def start_transfer(
     machine.flows[endpoint][slot] = transfer
     if transfer.spread is not None and transfer.spread.ordered:
         join(machine, transfer)
-    if transfer.rate is None and transfer.terms.kind in (Kind.WRITE, Kind.FETCH):
-        place = transfer.flow, receiver_target(transfer)
-        transfer.rate = machine.credits.get(place)
+    if transfer.terms.kind in (Kind.WRITE, Kind.FETCH):
+        credit = machine.credits.get((transfer.flow, receiver_target(transfer)))
+        transfer.rate = joint_rate(transfer.rate, credit)
     if transfer.rate is not None:
         transfer.rate.start(transfer)
     for wire in transfer.wires:
@@ -183,6 +184,7 @@ def _grant(machine: Machine, wire: Wire, candidate: _Candidate) -> None:
     if candidate.flow is None:
         wire.dequeue(candidate.index, model)
         _record_hop(machine, wire, packet)
+        wire.mark_departure(model.seed, packet)
     if packet.buffer is not None:  # 5.
         machine.release(packet.buffer, end_ps, granted=True)
     packet.buffer = Buffer(wire.index, packet.vc, wire_bytes)
@@ -249,7 +251,7 @@ def _inject(
     if transfer.granted_count == transfer.count:
         del machine.flows[requester][candidate.slot]
         if transfer.rate is not None:
-            transfer.rate.injecting = None
+            transfer.rate.finish()
         transfer.owner.all_granted(transfer.greatest_end_ps)
         return
     together = transfer.terms.policy == Policy.ADAPTIVE or transfer.rate is not None

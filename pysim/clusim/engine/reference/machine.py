@@ -189,6 +189,14 @@ class Chooser(Protocol):
         ...
 
 
+class PathChooser(Protocol):
+    """Policy of the paths of a switch."""
+
+    def choose(self, packet: Packet, group: tuple[int, ...]) -> int:
+        """Return the wire of a packet, of several."""
+        ...
+
+
 Who = tuple[Beyond, int]
 """Owner of a time, named if a run ends because it would leave the ranges (section 1)."""
 
@@ -224,8 +232,8 @@ class Machine:
         True after the end of the run, while packets drain.
     drained : int
         Timers of receivers after the end of the run.
-    queues, schedules : dict
-        Policies of the queues and of the classes of wires.
+    queues, schedules, paths : dict
+        Policies of the queues and of the classes of wires, and of the paths of switches.
     flowlets : dict
         Last wire of each flow to a target at a node, and the time of its last packet there.
     """
@@ -267,6 +275,7 @@ class Machine:
         self.promised: dict[tuple[int, int], int] = {}
         self.queues: dict[int, Judge] = {}
         self.schedules: dict[int, Chooser] = {}
+        self.paths: dict[int, PathChooser] = {}
 
     def refuse(self, who: Who) -> None:
         """Note that something left the ranges; of several in a timestamp the first is named."""

@@ -86,7 +86,7 @@ class Model:
         self.groups = _split_rows(image.group_off, image.group_wires)
         self._paths = dict(enumerate(_split_rows(image.path_off, image.path_wires)))
         controls = _specs(ControlSpec, image.controls, bound=_bound(image))
-        self._controls = dict(enumerate(controls))
+        self.controls = dict(enumerate(controls))
         self._read_fabric(image)
         self._read_vertices(image)
         self._read_connections(image)
@@ -135,13 +135,13 @@ class Model:
             outgoing[src].append(wire)
         formats = (self.formats[number] for number in wires["format"])
         chosen = (
-            self._controls.get(number - 1)
+            self.controls.get(number - 1)
             for number in image.schedules["policy"].tolist()
         )
         rows = (None, *_specs(ClassSchedule, image.schedules, policy=chosen))
         schedules = (rows[number] for number in wires["schedule"])
         policies = (
-            self._controls.get(number - 1) for number in wires["policy"].tolist()
+            self.controls.get(number - 1) for number in wires["policy"].tolist()
         )
         extra = {
             "format": formats,
@@ -157,6 +157,9 @@ class Model:
                 (nodes["flags"] & NodeFlag.STORE_FORWARD) > 0
             ).tolist(),
             bridge=((nodes["flags"] & NodeFlag.BRIDGE) > 0).tolist(),
+            policy=(
+                self.controls.get(number - 1) for number in nodes["policy"].tolist()
+            ),
             incoming=map(tuple, incoming),
             outgoing=map(tuple, outgoing),
         )
@@ -193,7 +196,7 @@ class Model:
                 mgroups[group] if kind == ConnKind.MULTIMEM else ()
                 for group, kind in zip(conns["mgroup"], conns["kind"], strict=True)
             ),
-            control=map(self._controls.get, conns["control"].tolist()),
+            control=map(self.controls.get, conns["control"].tolist()),
             queue_keys=(
                 _numbers(image.queue_keys[a:b]) for a, b in _ends(conns, "queue")
             ),
@@ -226,7 +229,7 @@ class Model:
             SourceSpec,
             sources,
             serial=((sources["flags"] & SourceFlag.SERIAL) > 0).tolist(),
-            control=map(self._controls.get, sources["control"].tolist()),
+            control=map(self.controls.get, sources["control"].tolist()),
             spread=map(self._spreads.get, sources["spread"].tolist()),
         )
         self.messages = _specs(MessageSpec, image.messages)

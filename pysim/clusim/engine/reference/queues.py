@@ -1,4 +1,4 @@
-"""Policies of the queues and of the classes of wires, by the function of a class (section 4)."""
+"""Policies of switches by the function of a class: queues and classes of wires (section 4), paths (section 6)."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ from collections.abc import Collection
 from typing import Any
 
 from clusim.engine.abi import NONE, Beyond, SenderCall, policy_failed
-from clusim.engine.reference.machine import Machine
+from clusim.engine.reference.machine import Machine, Who
 from clusim.engine.reference.packets import Packet
 from clusim.engine.reference.specs import ControlSpec, hash32
 from clusim.engine.reference.wires import Wire
-from clusim.policies.kinds import ACCEPT, DROP, RAISED, ClassHead
+from clusim.policies.kinds import ACCEPT, DROP, RAISED, ClassHead, OutputWire
 
 _ENDLESS = 2**62
 
 
-class WirePolicy:
-    """A policy of a wire, with its state."""
+class PlacePolicy:
+    """A policy of a wire or switch, with its state."""
 
     def __init__(
-        self, spec: ControlSpec, wire: Wire, machine: Machine, salt: int
+        self, spec: ControlSpec, who: Who, machine: Machine, salt: int
     ) -> None:
-        self._policy, self._wire = spec.bound.policy, wire
+        self._policy, self._who = spec.bound.policy, who
         self._machine = machine
         self._state: Any = object.__new__(self._policy.cls)
         for name, value in zip(self._policy.fields, spec.bound.record, strict=True):
             setattr(
                 self._state, name, list(value) if isinstance(value, tuple) else value
             )
-        rate = (wire.spec.rate_num << 30) // wire.spec.rate_den
-        self._state.rate = self._state.line_rate = rate
-        self._state.key = hash32(machine.model.seed, salt, wire.index)
+        self._state.key = hash32(machine.model.seed, salt, who[1])
         self._failed = False
 
     def _ask(
@@ -50,11 +48,23 @@ class WirePolicy:
             return answer
         self._failed = True
         field = ("rate", state.rate) if state.rate != rate else ("path", answer)
-        who, now_ps = (Beyond.WIRE, self._wire.index), self._machine.now_ps
+        who, now_ps = self._who, self._machine.now_ps
         self._machine.fail(
             who, policy_failed(self._policy, call, field, who, now_ps)
         )
         return None
+
+
+class WirePolicy(PlacePolicy):
+    """A policy of a wire, with its rate."""
+
+    def __init__(
+        self, spec: ControlSpec, wire: Wire, machine: Machine, salt: int
+    ) -> None:
+        super().__init__(spec, (Beyond.WIRE, wire.index), machine, salt)
+        self._wire = wire
+        rate = (wire.spec.rate_num << 30) // wire.spec.rate_den
+        self._state.rate = self._state.line_rate = rate
 
 
 class WireSchedule(WirePolicy):
@@ -88,8 +98,37 @@ class WireQueue(WirePolicy):
         return ACCEPT if answer is None else answer
 
 
+class SwitchPaths(PlacePolicy):
+    """The policy of the paths of a switch."""
+
+    def choose(self, packet: Packet, group: tuple[int, ...]) -> int:
+        """Return the wire of a packet, of several; the first after an illegal answer."""
+        machine, key = self._machine, packet.key
+        draw = hash32(machine.model.seed, self._who[1], key)
+        rows = [_output(machine.wires[wire]) for wire in group]
+        arguments = (packet.p, key, packet.transfer.flow, draw, rows)
+        answer = self._ask(SenderCall.CHOOSE, range(len(group)), *arguments)
+        return group[0 if answer is None else answer]
+
+
+def _output(wire: Wire) -> OutputWire:
+    """Return the state of a wire for a policy of paths (section 6)."""
+    spec = wire.spec
+    credits = wire.credit
+    if wire.pause is not None:
+        credits = [spec.buffer_bytes * (not stop) for stop in wire.pause.stopped]
+    num, den = (spec.rate_num, spec.rate_den) if wire.down else (wire.num, wire.den)
+    rate = (num << 30) // den
+    return OutputWire(wire.counters.queued_bytes, sum(credits), rate, wire.index)
+
+
 def give_policies(machine: Machine) -> None:
-    """Let the queues and classes of wires with a policy begin with its state."""
+    """Let the queues, classes and paths with a policy begin with its state."""
+    for number, node in enumerate(machine.model.nodes):
+        if node.policy is not None:
+            who = Beyond.SWITCH, number
+            paths = SwitchPaths(node.policy, who, machine, NONE - 4)
+            machine.paths[number] = paths
     for wire in machine.wires:
         queue, schedule = wire.spec.policy, wire.spec.schedule
         if queue is not None:

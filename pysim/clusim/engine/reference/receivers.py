@@ -30,9 +30,11 @@ _MOST_DRAINED = 2**20
 _INT64 = range(-(2**63), 2**63)
 
 
-def grants_credit(control: ControlSpec | None) -> bool:
-    """True if the receivers of a row's flows grant credit."""
-    return control is not None and control.bound.policy.mode == SenderMode.RECEIVER
+def credit_control(model: Model, control: ControlSpec | None) -> ControlSpec | None:
+    """Return the row of the policy of a flow's receivers; None if they grant no credit."""
+    if control is None or control.bound.policy.mode == SenderMode.RECEIVER:
+        return control
+    return model.controls.get(control.receiver - 1)
 
 
 @dataclass(slots=True)
@@ -41,8 +43,8 @@ class CreditFlow:
 
     Attributes
     ----------
-    number : int
-        Number of the flow: connections, then sources.
+    number, delay_ps : int
+        Number of the flow: connections, then sources; delay of its requests and credit [ps].
     sent_bytes, marked_bytes, in_flight : int
         Payload granted, delivered with a mark, and granted without having arrived [bytes].
     last : CreditLink or None
@@ -52,6 +54,7 @@ class CreditFlow:
     who: Who
     number: int
     line_rate: int
+    delay_ps: int
     sent_bytes: int = 0
     marked_bytes: int = 0
     in_flight: int = 0
@@ -81,6 +84,8 @@ class CreditLink:
         Number of the flow at the receiver.
     credit : int
         Payload that may be granted, if it is positive [bytes].
+    resumed : callable or None
+        Lets repeats of the flow try again, with a policy of senders.
     """
 
     flow: CreditFlow
@@ -89,6 +94,7 @@ class CreditLink:
     credit: int = 0
     injecting: Transfer | None = None
     blocked: list[Callable[[], None]] = field(default_factory=list)
+    resumed: Callable[[], None] | None = None
     _sent: set[tuple[int, int]] = field(default_factory=set)
 
     @property
@@ -101,6 +107,10 @@ class CreditLink:
         self.injecting = transfer
         self.flow.last = self
         self._request(transfer.bytes, lost=False)
+
+    def finish(self) -> None:
+        """End the injection of the transfer."""
+        self.injecting = None
 
     def count_sent(self, packet: Packet) -> None:
         """Count a packet granted now."""
@@ -158,6 +168,8 @@ class CreditLink:
         if transfer is not None:
             for wire in transfer.wires:
                 self.receiver.machine.expect(transfer, wire)
+        if self.resumed is not None:
+            self.resumed()
         blocked, self.blocked = self.blocked, []
         for resume in blocked:
             resume()
@@ -178,7 +190,6 @@ class ReceiverState:
         self, control: ControlSpec, target: int, machine: Machine, flows: int
     ) -> None:
         self.machine, self._policy = machine, control.bound.policy
-        self._delay_ps = control.cnp_delay_ps
         record = zip(self._policy.fields, control.bound.record, strict=True)
         self._state: Any = _object(self._policy.cls, dict(record))
         self._state.num_flows = flows
@@ -200,7 +211,7 @@ class ReceiverState:
 
     def send(self, flow: CreditFlow, action: Callable[[], None]) -> None:
         """Let a request or credit of a flow travel."""
-        time_ps = self.machine.now_ps + self._delay_ps
+        time_ps = self.machine.now_ps + flow.delay_ps
         order = flow.number, 0
         self.machine.plan(time_ps, Class.NOTIFY, action, flow.who, order)
 
@@ -278,34 +289,42 @@ def _all_words(records: list[Any]) -> Iterator[tuple[str, int]]:
                 yield name, word
 
 
-def _ends(model: Model) -> Iterator[tuple[ControlSpec, int, int, Who]]:
-    """Yield control, receiver, number and owner of each flow that sends on credit, with repetitions."""
+def _ends(model: Model) -> Iterator[tuple[ControlSpec, int, CreditFlow]]:
+    """Yield control and receiver of each flow that sends on credit, and the flow, with repetitions."""
     for i, conn in enumerate(model.conns):
-        if conn.control is not None and grants_credit(conn.control):
+        control = credit_control(model, conn.control)
+        if conn.control is not None and control is not None:
             end = conn.dst if conn.stage is None else conn.stage
             target = end if conn.via_last is None else conn.via_last
-            yield conn.control, target, i, (Beyond.CONNECTION, i)
+            who = Beyond.CONNECTION, i
+            yield control, target, _credit_flow(who, i, conn.control)
     for i, source in enumerate(model.sources):
-        if source.control is None or not grants_credit(source.control):
+        control, number = credit_control(model, source.control), len(model.conns) + i
+        if source.control is None or control is None:
             continue
+        flow = _credit_flow((Beyond.SOURCE, i), number, source.control)
         for message in model.messages[source.msg_lo : source.msg_hi]:
             target = message.dst if message.via_last is None else message.via_last
-            yield source.control, target, len(model.conns) + i, (Beyond.SOURCE, i)
+            yield control, target, flow
+
+
+def _credit_flow(who: Who, number: int, control: ControlSpec) -> CreditFlow:
+    line_rate = dict(control.bound.rates)["line_rate"]
+    return CreditFlow(who, number, line_rate, control.cnp_delay_ps)
 
 
 def give_receivers(machine: Machine) -> None:
     """Let receivers with a policy begin, and number their flows."""
-    by_receiver: dict[tuple[int, int], tuple[ControlSpec, dict[int, Who]]] = {}
-    for control, target, number, who in _ends(machine.model):
+    by_receiver: dict[
+        tuple[int, int], tuple[ControlSpec, dict[int, CreditFlow]]
+    ] = {}
+    for control, target, flow in _ends(machine.model):
         entry = by_receiver.setdefault((id(control), target), (control, {}))
-        entry[1][number] = who
-    flows: dict[int, CreditFlow] = {}
-    for (_, target), (control, owners) in by_receiver.items():
-        receiver = ReceiverState(control, target, machine, len(owners))
-        line_rate = dict(control.bound.rates)["line_rate"]
-        for number, who in sorted(owners.items()):
-            flow = flows.setdefault(number, CreditFlow(who, number, line_rate))
-            machine.controls[who] = flow
+        entry[1][flow.number] = flow
+    for (_, target), (control, flows) in by_receiver.items():
+        receiver = ReceiverState(control, target, machine, len(flows))
+        for number, flow in sorted(flows.items()):
+            machine.controls[flow.who] = flow
             link = CreditLink(flow, receiver, len(receiver.links))
             receiver.links.append(link)
             machine.credits[number, target] = link

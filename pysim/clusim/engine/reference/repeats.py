@@ -146,7 +146,7 @@ def count_repeat(machine: Machine, packet: Packet, end_ps: int) -> None:
         if transfer.rate is not None:
             transfer.rate.count_sent(packet)
             for other in machine.flows[transfer.terms.requester].values():
-                if other.rate is transfer.rate:
+                if other.flow == transfer.flow:
                     _expect(machine, other)
         _plan_resend(machine, transfer, end_ps)
     _reopen(machine, transfer.line)

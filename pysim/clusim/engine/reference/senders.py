@@ -21,6 +21,7 @@ from clusim.engine.abi import (
 from clusim.engine.ranges import TIME_END_PS
 from clusim.engine.reference.machine import Class, Machine
 from clusim.engine.reference.packets import Packet, Transfer
+from clusim.engine.reference.receivers import CreditLink
 from clusim.engine.reference.specs import ControlSpec, ceil_div, hash32
 from clusim.policies.kinds import RAISED, WORDS, SwitchHop
 
@@ -71,13 +72,17 @@ class SenderRate:
         self._started = self._failed = False
         self._sent: dict[tuple[int, int], tuple[int, int]] = {}
         self._alarm_ps: int | None = None
+        self.credit: CreditLink | None = None
+        self._order = (self._number() if spec.receiver else 0, 0)
+
+    def _number(self) -> int:
+        """Return the number of the flow: connections, then sources."""
+        kind, index = self.who
+        return index + len(self._machine.model.conns) * (kind == Beyond.SOURCE)
 
     def _key(self) -> int:
         """Return the hash of the flow."""
-        kind, index = self.who
-        model = self._machine.model
-        number = index + len(model.conns) * (kind == Beyond.SOURCE)
-        return hash32(model.seed, NONE, number)
+        return hash32(self._machine.model.seed, NONE, self._number())
 
     @property
     def next_ps(self) -> int:
@@ -102,12 +107,16 @@ class SenderRate:
         )
 
     def sample(self) -> tuple[int, ...]:
-        """Return the present state as a row of `clusim.engine.abi.FLOW_SAMPLE`."""
+        """Return the present state as a row of `clusim.engine.abi.FLOW_SAMPLE`; credit limits the window."""
+        window = self._flow.window
+        if self.credit is not None and self._acknowledged:
+            more = max(0, self.credit.credit)
+            window = min(window, self.in_flight + more)
         return (
             self.sent_bytes,
             self.marked_bytes,
             self._flow.rate,
-            self._flow.window,
+            window,
             self.in_flight,
             self.rtt_ps,
         )
@@ -118,6 +127,10 @@ class SenderRate:
         if not self._started:
             self._started = True
             self._call(SenderCall.START)
+
+    def finish(self) -> None:
+        """End the injection of the transfer."""
+        self.injecting = None
 
     def count_sent(self, packet: Packet) -> None:
         """Count a packet granted now; the next one waits for its time."""
@@ -152,7 +165,7 @@ class SenderRate:
         notice_ps = now_ps + self._spec.cnp_delay_ps
         trip = None if sent is None else (notice_ps - sent[0], sent[1])
         arrive = partial(self._take_notice, packet, trip, notifies)
-        self._machine.plan(notice_ps, Class.NOTIFY, arrive, self.who)
+        self._machine.plan(notice_ps, Class.NOTIFY, arrive, self.who, self._order)
 
     def lose(self, packets: list[tuple[Transfer, int]], more_bytes: int) -> None:
         """Notify the policy of lost packets in flight."""
@@ -192,7 +205,12 @@ class SenderRate:
         if transfer is not None:
             for wire in transfer.wires:
                 self._machine.expect(transfer, wire)
-        blocked, self.blocked = self.blocked, []
+        self.resume()
+
+    def resume(self) -> None:
+        """Let repeats that wait try again."""
+        blocked = self.blocked.copy()
+        self.blocked.clear()
         for resume in blocked:
             resume()
 

@@ -112,6 +112,7 @@ class ImageNode:
     wide_lo: int
     wide_stride: int
     shared_bytes: int
+    policy: ControlSpec | None
     incoming: tuple[int, ...]  # wires, ascending
     outgoing: tuple[int, ...]
 
@@ -171,6 +172,7 @@ class WireSpec:
     trim_vc: int
     schedule: ClassSchedule | None
     policy: ControlSpec | None
+    ecn_departure: bool
     in_local: int  # index among the incoming wires of dst
 
 
@@ -214,6 +216,7 @@ class ControlSpec:
     cnp_interval_ps: int
     cnp_delay_ps: int
     bound: BoundSender
+    receiver: int  # one more than the row of the policy of its receivers, or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,11 +398,8 @@ class FlowRate(Protocol):
         """Earliest start of the next packet [ps]."""
         ...
 
-    injecting: Any
-    """Transfer with packets to grant."""
-
     blocked: list[Callable[[], None]]
-    """Repeats that wait for the window."""
+    """Repeats that wait for the window or for credit."""
 
     def lose(self, packets: list[tuple[Any, int]], more_bytes: int) -> None:
         """Packets of transfers were found lost, now; `more_bytes` more wait to be sent again."""
@@ -407,6 +407,10 @@ class FlowRate(Protocol):
 
     def start(self, transfer: Any) -> None:
         """A transfer starts, now."""
+        ...
+
+    def finish(self) -> None:
+        """All packets of the transfer were granted, now."""
         ...
 
     def count_sent(self, packet: Any) -> None:

@@ -52,6 +52,9 @@ def route_choice(
     group = machine.usable(machine.model.route(arrived_over.spec.dst, target))
     if len(group) == 1:
         return group[0], packet.key
+    paths = machine.paths.get(arrived_over.spec.dst)
+    if paths is not None:
+        return paths.choose(packet, group), packet.key
     if packet.adaptive:
         return choose(
             machine, packet, target, group, arrived_over.spec.dst

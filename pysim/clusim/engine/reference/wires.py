@@ -175,10 +175,26 @@ class Wire:
 
     def marks_packet(self, seed: int, size_bytes: int) -> bool:
         """True if the packet that is to enter a queue is marked (section 4); counts the packet."""
+        if self.spec.ecn_departure:
+            return False
+        return self._is_congested(seed, self.full_bytes + size_bytes)
+
+    def mark_departure(self, seed: int, packet: Packet) -> None:
+        """Mark a packet that arrived over a wire and left a long queue behind (section 4); counts the packet."""
+        spec = self.spec
+        if packet.buffer is None or packet.kind == Kind.TRIMMED:
+            return
+        if spec.ecn_departure and spec.policy is None:
+            marked = self._is_congested(seed, self.full_bytes)
+            self.counters.marks += marked
+            packet.marked |= marked
+
+    def _is_congested(self, seed: int, q: int) -> bool:
+        """True if a packet of a queue of `q` bytes is marked; counts the packet."""
         least, most = self.spec.ecn_min_bytes, self.spec.ecn_max_bytes
         if most == 0:
             return False
-        q, n = self.full_bytes + size_bytes, self.forwarded
+        n = self.forwarded
         self.forwarded += 1
         marked = q >= most
         if not marked and q > least:
