@@ -157,10 +157,16 @@ def imports(tree: ast.AST, *, top_only: bool = False, typing_too: bool = False) 
 
 
 @cache
+def imports_of(path: Path, *, top_only: bool = False, typing_too: bool = False) -> tuple[str, ...]:
+    """Return what `imports` yields for a file."""
+    return tuple(imports(parsed(path), top_only=top_only, typing_too=typing_too))
+
+
+@cache
 def needs(module: str) -> set[str]:
     """Return the modules of the package that one of it imports anywhere, for type checkers too."""
     path = MODULES[module]
-    found = imports(parsed(path), typing_too=True)
+    found = imports_of(path, typing_too=True)
     return {other for other in found if other in MODULES and MODULES[other] != path}
 
 
@@ -216,7 +222,7 @@ def test_a_room_may_import_only_what_it_needs() -> None:
 
 def test_the_library_does_not_know_its_command_line() -> None:
     for module, path in MODULES.items():
-        found = imports(parsed(path))
+        found = imports_of(path)
         knows = any(name.split(".")[0] == "clusim_cli" for name in found)
         assert not knows or module == "clusim.__main__", module
 
@@ -238,10 +244,36 @@ def test_a_circle_is_seen_through_any_number_of_modules() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"e"}, "e": set()}) == ["a", "b", "c"]
 
 
+MOST_CHAINED = 36
+"""Modules of the longest chain in which each imports the next when it runs."""
+
+
+def longest_chain(needs: Mapping[str, set[str]]) -> list[str]:
+    """Return the longest chain of modules, without circles, that need the next one."""
+
+    @cache
+    def chain(module: str) -> tuple[str, ...]:
+        return (module, *max(map(chain, needs[module]), key=len, default=()))
+
+    return list(max(map(chain, needs), key=len))
+
+
+def test_chains_of_imports_are_short() -> None:
+    found = {
+        module: {other for other in imports_of(path) if other in MODULES and MODULES[other] != path}
+        for module, path in MODULES.items()
+    }
+    assert len(chain := longest_chain(found)) <= MOST_CHAINED, " -> ".join(chain)
+
+
+def test_the_longest_chain_is_found() -> None:
+    assert longest_chain({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == ["a", "b", "c"]
+
+
 def test_gatekeepers() -> None:
     for path in SOURCES:
         here = path.as_posix()
-        for module in imports(parsed(path)):
+        for module in imports_of(path):
             for guarded, homes in GATEKEEPERS.items():
                 if module == guarded or module.startswith(f"{guarded}."):
                     assert any(home in here for home in homes), (
@@ -253,7 +285,7 @@ def test_slow_imports_are_lazy() -> None:
     for path in SOURCES:
         if any(home in path.as_posix() for home in LAZY_HOMES):
             continue
-        for module in imports(parsed(path), top_only=True):
+        for module in imports_of(path, top_only=True):
             assert module.split(".")[0] not in LAZY, (
                 f"{path}: import {module} inside the function that needs it"
             )

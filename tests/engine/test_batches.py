@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from clusim.engine.simulation import Simulation
+from support.engines import slots_of
 from support.images import ImageBuilder, prim
 from support.shifted import later
 
@@ -47,7 +48,7 @@ def test_an_operation_that_waits_takes_a_packet_and_a_ninth_of_one_per_member(wi
     """
     sim = Simulation(late_operands(1000).build(), windows=windows)
     sim.run()
-    assert OPERATIONS <= sim.packet_slots < 2 * (OPERATIONS + 2 * OPERATIONS // BATCH + FEW)
+    assert OPERATIONS <= slots_of(sim) < 2 * (OPERATIONS + 2 * OPERATIONS // BATCH + FEW)
     sim.check_conservation()
 
 
@@ -55,7 +56,7 @@ def test_fetches_in_flight_stay_in_their_batches():
     """800 operations and 800 / 9 batches fit into 1,024 slots; 375 fetches in flight, one in 8,000 ps, do not."""
     sim = Simulation(late_operands(1000, far_ps=375 * 8000).build(), windows=True)
     sim.run()
-    assert sim.packet_slots == 1024
+    assert slots_of(sim) == 1024
     sim.check_conservation()
 
 

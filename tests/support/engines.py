@@ -7,7 +7,10 @@ import os
 from functools import partial
 from typing import Any
 
-__all__ = ["CHOSEN", "COMPILED", "Wanted", "maker"]
+from clusim._engine import lib
+from clusim.engine.simulation import Simulation
+
+__all__ = ["CHOSEN", "COMPILED", "Wanted", "events_of", "maker", "slots_of"]
 
 ENGINES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "reference": ("clusim.engine.reference", "ReferenceSimulation", {}),
@@ -29,6 +32,16 @@ def maker(name: str) -> Any:
     """Return what makes an engine."""
     module, of, options = ENGINES[name]
     return partial(getattr(importlib.import_module(module), of), **options)
+
+
+def events_of(sim: Simulation) -> int:
+    """Return the events that an engine in C has handled, a measure of work."""
+    return int(lib.clusim_sim_num_events(sim._sim))
+
+
+def slots_of(sim: Simulation) -> int:
+    """Return its allocated packets, a measure of memory."""
+    return int(lib.clusim_sim_packet_slots(sim._sim))
 
 
 Wanted: Any = maker("reference" if "reference" in CHOSEN else "c")

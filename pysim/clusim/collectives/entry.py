@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import OPERATIONS
-from clusim.collectives.rings_and_trees import Hop, Ring, Tree
 from clusim.schedule.collective_writer import CollectiveWriter
 from clusim.schedule.ir import CollectiveCall, Prim
 from clusim.schedule.shapes import Shape, shape_of, whole_shape
 from clusim.topology.model import Fabric
+
+if TYPE_CHECKING:
+    from clusim.collectives.rings_and_trees import Hop, Ring, Tree
 
 
 def in_turn(count: int, channel: int, channels: int) -> list[int]:

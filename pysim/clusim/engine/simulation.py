@@ -228,16 +228,6 @@ class Simulation:
         """Present simulated time [ps]."""
         return int(lib.clusim_sim_now_ps(self._sim))
 
-    @property
-    def num_events(self) -> int:
-        """Events handled so far, a measure of work."""
-        return int(lib.clusim_sim_num_events(self._sim))
-
-    @property
-    def packet_slots(self) -> int:
-        """Allocated packets, a measure of memory: less than twice the maximum number in flight."""
-        return int(lib.clusim_sim_packet_slots(self._sim))
-
     def wires(self) -> Array:
         """Counters of every wire at `now_ps` (`WIRE_COUNTERS`)."""
         out = np.zeros(self._sizes["wires"], WIRE_COUNTERS)

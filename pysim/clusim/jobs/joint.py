@@ -16,13 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusim.formats.recordings.model import ABSENT
 from clusim.jobs.emitter import NcclEmitter
 from clusim.jobs.model import LaunchWork
 from clusim.jobs.player import FRACTION, ONE, BundleStart, CallBundle
-from clusim.jobs.times import Times
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.simulation.api import whole_of
 from clusim.simulation.job import RunOptions
@@ -30,6 +29,9 @@ from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.session import Watch
 from clusim.simulation.setup import Setup
 from clusim.topology.arrays import arrays_of
+
+if TYPE_CHECKING:
+    from clusim.jobs.times import Times
 
 MOST_CALLS = 8
 """Bundles of an island that is simulated with its starts; larger islands continue by rates."""

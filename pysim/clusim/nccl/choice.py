@@ -23,13 +23,13 @@ from clusim.base.terms.operations import (
     Protocol,
 )
 from clusim.collectives.onesided import emit_puts
-from clusim.nccl import programs
 from clusim.nccl.callconfig import CallConfig
 from clusim.nccl.communicator import Communicator, NcclPlan, communicator
 from clusim.nccl.constants import LATEST, Version
 from clusim.nccl.env import Settings, parse_env
 from clusim.nccl.graph import CollectivePayload
-from clusim.nccl.programs.api import WRITERS
+from clusim.nccl.programs.api import WRITERS, emit
+from clusim.nccl.programs.messages import emit_messages
 from clusim.nccl.tuner import Selection, channels_and_threads
 from clusim.schedule.builder import Site
 from clusim.schedule.dtypes import element
@@ -310,7 +310,7 @@ class Communicators:
         """
         members = self.of(group)
         root = members.position[moved.root] if moved.root >= 0 else ABSENT
-        tasks = programs.emit(
+        tasks = emit(
             *(_reorder_site(site, members.position), self.fabric, members.comm),
             *(
                 replace(moved, root=root),
@@ -328,7 +328,7 @@ class Communicators:
         placed = [
             (position[src], position[dst], size) for src, dst, size in messages
         ]
-        tasks = programs.emit_messages(
+        tasks = emit_messages(
             _reorder_site(site, position), self.fabric, members.comm, placed
         )
         return [tasks[at] for at in position]

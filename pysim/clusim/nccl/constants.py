@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from clusim.base.datafiles import read
 from clusim.base.errors import InputError
-from clusim.hardware import PROCESSORS, nccl_link_GBps
+from clusim.hardware.catalog import PROCESSORS
+from clusim.hardware.links import nccl_link_GBps
 
 
 class Version(NamedTuple):

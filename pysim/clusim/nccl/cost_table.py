@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import Algorithm, Collective, Protocol
 from clusim.nccl.constants import Version, since
-from clusim.nccl.env import Settings
 from clusim.nccl.graph import Graph, RankGroup
 from clusim.nccl.tables import Tables
+
+if TYPE_CHECKING:
+    from clusim.nccl.env import Settings
 
 Key = tuple[Collective, Algorithm, Protocol]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from clusim.hardware import FAMILIES
+from clusim.hardware.catalog import FAMILIES
 from clusim.nccl.constants import LATEST
 from clusim.nccl.env import Settings
 from clusim.nccl.rccl import library_of

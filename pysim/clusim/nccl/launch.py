@@ -12,7 +12,8 @@ from __future__ import annotations
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import PATTERNS
 from clusim.base.units import parse_time
-from clusim.hardware import FAMILIES, GPUS, HOST_COSTS, Figure
+from clusim.hardware.catalog import FAMILIES, GPUS, HOST_COSTS
+from clusim.hardware.figures import Figure
 from clusim.nccl.communicator import Communicator
 from clusim.nccl.constants import since
 

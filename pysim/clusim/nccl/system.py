@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import field, fields
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from clusim.base.errors import TopologyError
 from clusim.base.records import dataclass
@@ -15,7 +15,9 @@ from clusim.nccl.constants import (
     Version,
     nvlink_GBps,
 )
-from clusim.nccl.env import Settings
+
+if TYPE_CHECKING:
+    from clusim.nccl.env import Settings
 
 Kind = Literal["gpu", "pci", "nvs", "cpu", "nic", "net"]
 LinkKind = Literal["nvl", "c2c", "pci", "sys", "net"]

@@ -25,7 +25,8 @@ from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
-from clusim.hardware import TRANSPORTS, Transport
+from clusim.hardware.catalog import TRANSPORTS
+from clusim.hardware.nic import Transport
 from clusim.nccl.constants import Path, Version
 from clusim.nccl.env import Settings, parse_env
 from clusim.topology.model import Fabric

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from clusim.base.errors import ClusimError
 from clusim.base.kept import PACKAGE
 from clusim.hardware import FRAMEWORKS
-from clusim.nccl import LATEST
+from clusim.nccl.constants import LATEST
 from clusim.programs.annotations import unused_annotations
 from clusim.programs.clock import IssueTimes, RankClock, Totals
 from clusim.programs.device import library

@@ -9,8 +9,8 @@ from clusim.formats.logs import Log
 from clusim.formats.logs.communicators import LoggedCommunicator
 from clusim.formats.logs.log import Tree
 from clusim.formats.logs.summary import channels_of
-from clusim.nccl import Communicator
 from clusim.nccl.choice import Members
+from clusim.nccl.communicator import Communicator
 from clusim.nccl.connect import Channel
 
 NONE = -1

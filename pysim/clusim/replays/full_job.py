@@ -17,8 +17,9 @@ from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.jobs.emitter import NcclEmitter
 from clusim.jobs.read import job_of
 from clusim.jobs.write import Translation, WrittenUnit, to_schedule
-from clusim.nccl import LATEST, parse_env, parse_version
 from clusim.nccl.choice import PUT, Communicators
+from clusim.nccl.constants import LATEST, parse_version
+from clusim.nccl.env import parse_env
 from clusim.nccl.env_notes import chips_of, notes_on_chips, notes_on_variables
 from clusim.replays.placing import Placed, ReplayRequest, machines_of, place
 from clusim.replays.report import CallResult, CommResult, Other, Replay

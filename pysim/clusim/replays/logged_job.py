@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from clusim.base.errors import InputError
 from clusim.formats.logs import Log
 from clusim.formats.logs.calls import CallTable, LoggedCall
 from clusim.formats.logs.jobranks import JobRanks
 from clusim.jobs.joint import SeparateCalls
-from clusim.nccl import LATEST, Version, parse_env, parse_version
 from clusim.nccl.choice import Members
-from clusim.replays.callproof import JobRemedy
+from clusim.nccl.constants import LATEST, Version, parse_version
+from clusim.nccl.env import parse_env
 from clusim.replays.channels import with_logged
 from clusim.replays.logplay import play_log
 from clusim.replays.placing import Placed, ReplayRequest
 from clusim.replays.timing import Timed, Timer, harness_of
+
+if TYPE_CHECKING:
+    from clusim.replays.callproof import JobRemedy
 
 _KEEP_RINGS = (
     "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_LL_BUFFSIZE", "NCCL_LL128_BUFFSIZE", "NCCL_NTHREADS",

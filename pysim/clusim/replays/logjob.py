@@ -27,7 +27,7 @@ from clusim.formats.logs.calls import (
 from clusim.formats.logs.jobranks import JobRanks, add_runs, job_ranks
 from clusim.formats.recordings.nccl_log import recording_of
 from clusim.jobs.joint import overlap_notes
-from clusim.nccl import LATEST, Version
+from clusim.nccl.constants import LATEST, Version
 from clusim.replays.callproof import JobCalls
 from clusim.replays.full_job import KnownMachine, replay_recording
 from clusim.replays.logged_job import (

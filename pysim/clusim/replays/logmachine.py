@@ -18,14 +18,12 @@ from clusim.formats.topologies.common import Imported
 from clusim.formats.topologies.nccl_print import read_print
 from clusim.hardware import Gpu
 from clusim.hardware.product_names import gpu_by_product
-from clusim.nccl import Version
-from clusim.nccl.constants import nvlink_GBps
+from clusim.nccl.constants import Version, nvlink_GBps
 from clusim.nccl.system import System
 from clusim.nccl.topology import build_system
 from clusim.replays.machine_match import Guess
-from clusim.topology import Fabric, load
+from clusim.topology import Fabric, join_nodes, load
 from clusim.topology.cluster_names import machine_traits
-from clusim.topology.loading import join_nodes
 
 
 @dataclass(slots=True)

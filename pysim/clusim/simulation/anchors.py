@@ -35,7 +35,8 @@ from clusim.base.terms.operations import (
 from clusim.collectives.rings_and_trees import find_trees
 from clusim.lowering import QUICK
 from clusim.lowering.grain import QUICK_HOPS
-from clusim.nccl import Communicator, NcclPlan, programs
+from clusim.nccl import programs
+from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.connect import ring_trip_ps, tree_detour_ps
 from clusim.schedule.dtypes import element
 from clusim.schedule.shapes import Shape

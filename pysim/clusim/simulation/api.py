@@ -15,7 +15,8 @@ from clusim.base.errors import InputError
 from clusim.base.files import guard_inputs
 from clusim.base.units import parse_size, parse_time
 from clusim.lowering.spreads import Routing
-from clusim.nccl import CallConfig, parse_assignments, parse_env
+from clusim.nccl.callconfig import CallConfig
+from clusim.nccl.env import parse_assignments, parse_env
 from clusim.results.bins import MAX_BINS
 from clusim.results.result import Result
 from clusim.schedule import Schedule

@@ -182,7 +182,6 @@ class Evidence:
         """Return the derivatives of the run with this result; see `Result.sensitivity`."""
         from clusim.analysis.whatif import changed_image
         from clusim.simulation.derivatives import derivatives
-        from clusim.simulation.intervals import interval_of, measured_interval
 
         if self._records == _KNOWN:
             raise InputError(
@@ -215,18 +214,14 @@ class Evidence:
         except TraceError as error:
             rows = Sensitivity(result.time_ps, note=str(error).partition(": ")[2])
         if self.variants is not None:
-            rows = replace(
-                rows, measured=measured_interval(self.variants.planned, result, None)
-            )
+            rows = replace(rows, measured=self.variants.nccl_interval(result))
         if not checked or self.variants is None or rows.unfinished:
             return rows
         try:
-            limits = interval_of(
-                self.variants, inputs.image, result.time_ps, simulate
-            )
+            limits = self.variants.interval(inputs.image, result.time_ps, simulate)
         except TimeLimitReached as error:
             return replace(rows, unfinished=f"interval; {error}")
-        measured = measured_interval(self.variants.planned, result, limits)
+        measured = self.variants.nccl_interval(result, limits)
         return replace(rows, interval=limits, measured=measured)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from statistics import median
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from clusim.base.errors import ClusimError
 from clusim.base.json_schema import JsonObject, Round3
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import find_algorithm
 from clusim.base.terms.times import REGIME_TITLES
-from clusim.simulation.plan import Plan
 from clusim.simulation.residuals import (
     COLLECTIVE,
     DATA,
@@ -29,6 +28,9 @@ from clusim.simulation.residuals import (
     scale_of,
 )
 from clusim.simulation.setup import Setup, loaded
+
+if TYPE_CHECKING:
+    from clusim.simulation.plan import Plan
 
 P2P = "P2P"
 """Name of sends and receives in measured rows."""

@@ -113,6 +113,18 @@ class Variants:
         faster = setup.on(with_faster_links(setup.fabric, what, factor))
         return lower_on(faster, self.planned.schedule, self.planned.options).image
 
+    def interval(
+        self, image: Arrays, time_ps: int, simulate: Callable[[Arrays], int]
+    ) -> Interval:
+        """Return the interval of the time of the run; see `interval_of`."""
+        return interval_of(self, image, time_ps, simulate)
+
+    def nccl_interval(
+        self, result: Result, kernel: Interval | None = None
+    ) -> MeasuredInterval | None:
+        """Return the interval that nccl-tests would measure; see `measured_interval`."""
+        return measured_interval(self.planned, result, kernel)
+
     def _fabric(self) -> Fabric:
         """Return the fabric of the run, loaded again."""
         setup = self.planned.setup

@@ -30,7 +30,6 @@ from clusim.results.resultjson import Call, InOrderNic, Unfinished
 from clusim.results.trace.held import HeldRecords
 from clusim.schedule import Schedule
 from clusim.simulation.diagnose import Columns, Evidence, inputs_of, run_wires
-from clusim.simulation.intervals import Variants
 from clusim.simulation.payload_check import (
     Checker,
 )
@@ -46,6 +45,7 @@ from clusim.simulation.session import (
 
 if TYPE_CHECKING:
     from clusim.results.trace.writer import TraceWriter
+    from clusim.simulation.intervals import Variants
 
 
 _PARTS = ("the engine looks at its input", "policies are compiled")

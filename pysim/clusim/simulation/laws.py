@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from clusim.base.records import dataclass
-from clusim.nccl import NcclPlan
+from clusim.nccl.communicator import NcclPlan
 from clusim.schedule.shapes import Shape
 from clusim.simulation.request import Request
 

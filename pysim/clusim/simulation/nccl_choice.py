@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from clusim import collectives
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
 from clusim.base.terms.operations import COLLECTIVE_OF, ROOTED, weighted_bytes
-from clusim.nccl import Communicator, NcclPlan, programs
+from clusim.nccl import programs
 from clusim.nccl.callconfig import CallConfig
 from clusim.nccl.choice import Way, choose, way_of
+from clusim.nccl.communicator import Communicator, NcclPlan
 from clusim.nccl.launch import (
     DEFAULT_ITERATIONS,
     Launch,
@@ -27,7 +29,9 @@ from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site
 from clusim.schedule.dtypes import element
 from clusim.schedule.ir import ABSENT
-from clusim.simulation.request import Request
+
+if TYPE_CHECKING:
+    from clusim.simulation.request import Request
 
 OVERLAPPING = ("broadcast", "reduce")
 """Operations with overlapping iterations: the first ranks of the pipeline finish long before the last."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
@@ -15,10 +15,12 @@ from clusim.nccl.choice import Wanted
 from clusim.nccl.env import windows
 from clusim.results.replicated import BlockRows
 from clusim.schedule import Schedule
-from clusim.simulation.session import EngineName
 from clusim.simulation.setup import Setup
-from clusim.simulation.traffic import Traffic
 from clusim.topology import Fabric
+
+if TYPE_CHECKING:
+    from clusim.simulation.session import EngineName
+    from clusim.simulation.traffic import Traffic
 
 
 def _lower(word: str) -> str:

@@ -22,7 +22,8 @@ import numpy as np
 
 from clusim.base.kept import SampleCache
 from clusim.base.records import dataclass
-from clusim.nccl import NcclPlan, programs
+from clusim.nccl import programs
+from clusim.nccl.communicator import NcclPlan
 from clusim.results.result import Result
 from clusim.schedule import Schedule
 from clusim.schedule.builder import ProgramBuilder, Site

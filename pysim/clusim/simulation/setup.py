@@ -18,10 +18,10 @@ from clusim.base.terms.operations import Collective
 from clusim.lowering import Broken, parse_faults, plan_change
 from clusim.lowering.controls import with_policy
 from clusim.lowering.spreads import reroute
-from clusim.nccl import LATEST, Communicator, parse_env, parse_version
 from clusim.nccl.choice import Communicators, plan_ways, shared_communicators
-from clusim.nccl.constants import Version
-from clusim.nccl.env import SYMMETRIC
+from clusim.nccl.communicator import Communicator
+from clusim.nccl.constants import LATEST, Version, parse_version
+from clusim.nccl.env import SYMMETRIC, parse_env
 from clusim.nccl.transports import restrict_transports, with_plugins
 from clusim.policies.choice import source_digest
 from clusim.topology import Fabric, load

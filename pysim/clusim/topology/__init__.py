@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clusim.topology.checks import check
     from clusim.topology.generators import generate
     from clusim.topology.graph import FabricBuilder, from_networkx, to_networkx
-    from clusim.topology.loading import load, loads
+    from clusim.topology.loading import join_nodes, load, loads
     from clusim.topology.model import Fabric, Link
     from clusim.topology.node import Endpoint, Node, Unit
     from clusim.topology.packets import KIND_NAMES, Format, Protocol
@@ -37,6 +37,7 @@ __all__ = [
     "describe",
     "from_networkx",
     "generate",
+    "join_nodes",
     "load",
     "loads",
     "to_networkx",
@@ -49,7 +50,7 @@ _HOMES = {
     "checks": ("check",),
     "generators": ("generate",),
     "graph": ("FabricBuilder", "from_networkx", "to_networkx"),
-    "loading": ("load", "loads"),
+    "loading": ("join_nodes", "load", "loads"),
     "model": ("Fabric", "Link"),
     "node": ("Endpoint", "Node", "Unit"),
     "packets": ("KIND_NAMES", "Format", "Protocol"),

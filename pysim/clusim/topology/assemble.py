@@ -9,16 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 from clusim.base.units import parse_size, parse_time
-from clusim.hardware import (
-    ARCHITECTURES,
-    CHIPS,
-    CTA_SKEW,
-    MEMORY,
-    NICS,
-    P2P,
-    WINDOW,
-)
+from clusim.hardware import ARCHITECTURES, CHIPS, NICS, P2P
 from clusim.hardware.figures import value_of
+from clusim.hardware.numa import MEMORY
+from clusim.hardware.protocols import CTA_SKEW, WINDOW
 from clusim.topology.cabling import MAX_NODES, make_links, names_of
 from clusim.topology.catalogue import Catalogue, Section, merge
 from clusim.topology.components import (

@@ -22,13 +22,11 @@ from clusim.hardware import (
     FORMATS,
     LINKS,
     NICS,
-    RATE_CONTROLS,
     SWITCHES,
-    TRANSPORTS,
-    Preset,
 )
-from clusim.hardware.figures import any_scaled, value_of
-from clusim.hardware.nic import MESSAGE_UNITS
+from clusim.hardware.catalog import TRANSPORTS
+from clusim.hardware.figures import Preset, any_scaled, value_of
+from clusim.hardware.nic import MESSAGE_UNITS, RATE_CONTROLS
 from clusim.policies.choice import Sender, is_policy, shipped
 from clusim.topology.keys import did_you_mean
 from clusim.topology.quantities import MEMORY_SHARES, Spec

@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar
 from clusim.base import resources
 from clusim.base.errors import TopologyError
 from clusim.base.records import dataclass
-from clusim.hardware import ADAPTERS, GPUS, TRANSPORTS, Gpu
+from clusim.hardware.catalog import ADAPTERS, GPUS, TRANSPORTS
+from clusim.hardware.gpu import Gpu
 from clusim.topology.cabling import names_of
 from clusim.topology.catalogue import Catalogue
 from clusim.topology.check_links import HOST_CLASSES

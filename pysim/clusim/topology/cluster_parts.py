@@ -25,7 +25,7 @@ from math import ceil, prod
 from typing import Any
 
 from clusim.base.errors import TopologyError
-from clusim.hardware import SWITCHES_BY_LINK
+from clusim.hardware.catalog import SWITCHES_BY_LINK
 from clusim.topology.assemble import assemble
 from clusim.topology.catalogue import Catalogue, Section
 from clusim.topology.generators import group_pairs

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from clusim.base.records import dataclass
-from clusim.policies.choice import Sender
+
+if TYPE_CHECKING:
+    from clusim.policies.choice import Sender
 
 COST_ONE = 1 << 16
 """Unit of the `cost16` fields: 2^-16 ps per byte."""

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clusim.topology.arrays import FabricArrays
+if TYPE_CHECKING:
+    from clusim.topology.arrays import FabricArrays
 
 _HOST_CLASSES = frozenset({"pcie", "numa", "dram"})
 """Classes of wires that belong to the host and not to a network of GPUs."""

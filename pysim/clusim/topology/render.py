@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from clusim.base.tables import group_values
 from clusim.base.units import format_rate, format_size, format_time
-from clusim.hardware import FAMILIES, HOST_COSTS, KERNELS, Figure
+from clusim.hardware import KERNELS
+from clusim.hardware.catalog import FAMILIES, HOST_COSTS
+from clusim.hardware.figures import Figure
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import NETWORK, UNBOUNDED_BYTES, NicTraits, Node
 from clusim.topology.outline import total

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from clusim.base.errors import InputError
+from clusim.topology import join_nodes
 from clusim.topology.arrays import FabricArrays, arrays_of
 from clusim.topology.hosts import GPU_LINKS, hosts_of
-from clusim.topology.loading import join_nodes
 from clusim.topology.model import Fabric, Link
 from clusim.topology.node import NETWORK, Node, kind_of
 from clusim.topology.rails import PathType, Rails, path_type

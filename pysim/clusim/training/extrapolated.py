@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from clusim.collectives import ScheduleBuilder
+from clusim.collectives.builder import ScheduleBuilder
 from clusim.lowering import Grain
 from clusim.lowering.grain import COARSE, STEP, name_of
-from clusim.nccl import NcclPlan
 from clusim.nccl.choice import choose
+from clusim.nccl.communicator import NcclPlan
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.dtypes import element
 from clusim.schedule.shapes import Shape

@@ -12,15 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from math import log2
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clusim.collectives import ScheduleBuilder
-from clusim.jobs.times import Times
+from clusim.collectives.builder import ScheduleBuilder
 from clusim.lowering.grain import COARSE, STEP, STEP_ERROR, name_of
-from clusim.nccl import NcclPlan
 from clusim.nccl.choice import way_of
+from clusim.nccl.communicator import NcclPlan
 from clusim.simulation.extrapolate import ERROR_LIMIT
 from clusim.simulation.laws import Cut
 from clusim.simulation.request import Request, ScheduleRequest
@@ -42,6 +41,9 @@ from clusim.training.extrapolated import (
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.plan import ParallelPlan
+
+if TYPE_CHECKING:
+    from clusim.jobs.times import Times
 
 LONGER = 4
 """Duration of the first kernels beside a part, relative to its time at the rates of its links, and of the next."""

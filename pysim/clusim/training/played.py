@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,12 @@ from clusim.jobs.model import KernelWork
 from clusim.results.intervals import Union
 from clusim.results.replicated import RankPattern, dimension_unions
 from clusim.training.breakdown import Spans, spans_of, unfolded
-from clusim.training.step_calls import StepTimer
 from clusim.training.step_job import StepBlock, StepWork
 from clusim.training.step_timing import StepTiming
 from clusim.training.switches import Sharing
+
+if TYPE_CHECKING:
+    from clusim.training.step_calls import StepTimer
 
 
 class PlayedWork(NamedTuple):

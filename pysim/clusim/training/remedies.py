@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusim.base.errors import ClusimError
 from clusim.base.limits import pause_collector
@@ -23,12 +23,14 @@ from clusim.simulation.proof import ProofRule, RemedyTrial, proven
 from clusim.topology.changes import with_faster_links
 from clusim.training.breakdown import Breakdown
 from clusim.training.request import TrainRequest
-from clusim.training.result import StepResult
-from clusim.training.step_timing import StepTiming
-from clusim.training.switches import Sharing
 from clusim.workload.parallel.fold import by_kind
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
 from clusim.workload.spec import Workload
+
+if TYPE_CHECKING:
+    from clusim.training.result import StepResult
+    from clusim.training.step_timing import StepTiming
+    from clusim.training.switches import Sharing
 
 CHEAP_GRANTS = 1_000_000
 CHEAP_TASKS = 4_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusim.collectives import ScheduleBuilder
+from clusim.collectives.builder import ScheduleBuilder
 from clusim.lowering import plan_change
 from clusim.nccl.env_notes import chips_of, notes_on_chips
 from clusim.schedule.ir import Schedule

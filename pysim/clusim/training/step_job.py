@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from clusim.collectives import ScheduleBuilder
+from clusim.collectives.builder import ScheduleBuilder
 from clusim.jobs.model import DelayWork, KernelWork
 from clusim.schedule.ir import Task, TaskKind
 from clusim.simulation.anchors import MOST_TOGETHER

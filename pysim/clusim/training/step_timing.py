@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 from clusim.base.terms.links import kind_of
 from clusim.results.diagnosis import Verdict
@@ -31,8 +32,10 @@ from clusim.training.step_diagnosis import (
     step_verdict,
 )
 from clusim.workload.parallel.fold import FoldedBlock, by_kind
-from clusim.workload.parallel.pipeline import StepWriter
 from clusim.workload.parallel.plan import ParallelPlan
+
+if TYPE_CHECKING:
+    from clusim.workload.parallel.pipeline import StepWriter
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import numpy as np
 
 from clusim.base.arrays import Array
 from clusim.base.json_schema import JsonObject, Round3, Whole, Written
-from clusim.collectives import ScheduleBuilder
 from clusim.collectives.algorithms.sharp import uses_switches
+from clusim.collectives.builder import ScheduleBuilder
 from clusim.nccl.choice import Communicators
 from clusim.nccl.env import parse_env
 from clusim.nccl.programs import CollectivePayload

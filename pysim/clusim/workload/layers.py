@@ -211,10 +211,6 @@ class Layer:
         """Return the operations counted in MFU in a part."""
         return sum(k.counted_flops for k in self.kernels(part))
 
-    def traffic_bytes(self, part: Part) -> int:
-        """Return the memory traffic of a part [bytes]."""
-        return sum(k.bytes for k in self.kernels(part))
-
     def kernels(self, part: Part) -> list[Kernel]:
         """Return the kernels of a part."""
         steps = self.forward if part == "forward" else self.backward

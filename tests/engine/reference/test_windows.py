@@ -11,7 +11,7 @@ from clusim.engine.abi import Stop
 from clusim.engine.ranges import DURATION_END_PS
 from clusim.engine.simulation import Simulation
 from support.covering import THOROUGH
-from support.engines import Wanted
+from support.engines import Wanted, events_of
 from support.random_senders import controlled
 from support.shifted import later, without_times
 from support.windowed import choosing_image, led_image, paired_image, windowed_image
@@ -76,7 +76,7 @@ def test_windows_equal_the_reference(what, batch):
         sims = Wanted(image), windows(image), events(image)
         stops = [sim.run(until_ps=LIMIT_PS) for sim in sims]
         assert stops == stops[:1] * 3, f"{MAKERS[what].__name__}({seed})"
-        fewer += sims[1].num_events < sims[2].num_events
+        fewer += events_of(sims[1]) < events_of(sims[2])
         reached.add(sims[1].windows)
         try:
             _assert_same(sims[0], sims[1], stops[0])
@@ -96,7 +96,7 @@ def test_threads_change_nothing(what, batch):
         together = Simulation(image, windows=True, threads=2 + seed % 7, least_shared=0)
         stop = alone.run(until_ps=LIMIT_PS)
         assert together.run(until_ps=LIMIT_PS) == stop, f"{MAKERS[what].__name__}({seed})"
-        assert together.num_events == alone.num_events
+        assert events_of(together) == events_of(alone)
         assert together.instance_states().tolist() == alone.instance_states().tolist()
         shared += together.threads > 1
         try:

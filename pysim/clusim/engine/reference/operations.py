@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from clusim.engine.reference.packets import Packet, Transfer
 from clusim.engine.reference.specs import (
     UnitSpec,
     VertexSpec,
 )
+
+if TYPE_CHECKING:
+    from clusim.engine.reference.packets import Packet, Transfer
 
 _NUMBERS = 2**32
 

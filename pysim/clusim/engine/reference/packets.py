@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from clusim.engine.abi import NONE, Kind, Policy
-from clusim.engine.reference.model import Model
 from clusim.engine.reference.specs import (
     FlowRate,
     SpreadSpec,
     ceil_div,
 )
 from clusim.policies.kinds import SwitchHop
+
+if TYPE_CHECKING:
+    from clusim.engine.reference.model import Model
 
 
 class TransferOwner(Protocol):

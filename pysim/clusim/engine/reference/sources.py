@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from clusim.engine.abi import (
     Beyond,
     Kind,
@@ -9,11 +11,13 @@ from clusim.engine.abi import (
 from clusim.engine.reference.arbitration import start_transfer
 from clusim.engine.reference.instances import first_group
 from clusim.engine.reference.packets import Terms, Transfer, steered
-from clusim.engine.reference.schedule import ScheduleState
 from clusim.engine.reference.senders import rate_of
 from clusim.engine.reference.specs import (
     SourceSpec,
 )
+
+if TYPE_CHECKING:
+    from clusim.engine.reference.schedule import ScheduleState
 
 
 class SourceState:

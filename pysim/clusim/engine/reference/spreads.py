@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from clusim.engine.abi import Kind, Load
-from clusim.engine.reference.machine import Machine
 from clusim.engine.reference.model import Model
 from clusim.engine.reference.packets import Packet, Transfer
 from clusim.engine.reference.specs import hash32
+
+if TYPE_CHECKING:
+    from clusim.engine.reference.machine import Machine
 
 
 def load_bytes(machine: Machine, transfer: Transfer, wire: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from clusim.formats.algorithms.layout import chunk_elements
 from clusim.formats.algorithms.msccl import write_plan
@@ -21,10 +22,12 @@ from clusim.formats.algorithms.msccl_xml import (
     MscclPlan,
     MscclStep,
 )
-from clusim.nccl.programs.context import Context
 from clusim.nccl.rcclcosts import RcclTable
 from clusim.schedule.dtypes import element
 from clusim.schedule.shapes import shape_of
+
+if TYPE_CHECKING:
+    from clusim.nccl.programs.context import Context
 
 KEPT = 16
 """Number of plans that are cached."""

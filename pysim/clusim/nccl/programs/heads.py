@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from clusim.base.errors import InputError
 from clusim.base.records import dataclass
@@ -27,10 +28,12 @@ from clusim.collectives.algorithms.nvls import (
 from clusim.collectives.entry import hop_fields
 from clusim.collectives.rings_and_trees import Hop
 from clusim.nccl.connect import nvls_trees
-from clusim.nccl.programs.context import Context
 from clusim.schedule.collective_writer import Part
 from clusim.schedule.ir import ABSENT, Prim
 from clusim.schedule.shapes import nvls_warps
+
+if TYPE_CHECKING:
+    from clusim.nccl.programs.context import Context
 
 KEPT = 64
 """Number of program kinds whose primitives are cached."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clusim.nccl.communicator import Communicator
 from clusim.nccl.constants import since
 from clusim.schedule.shapes import Shape, shape_of
 from clusim.topology.model import Fabric
+
+if TYPE_CHECKING:
+    from clusim.nccl.communicator import Communicator
 
 KIB = 1024
 

@@ -10,13 +10,15 @@ near ones, so that long distances carry few blocks; reduce-scatter is the mirror
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusim.collectives.entry import hop_fields
 from clusim.collectives.rings_and_trees import Hop
-from clusim.nccl.programs.context import Context
 from clusim.schedule.collective_writer import Part
 from clusim.schedule.ir import Prim
+
+if TYPE_CHECKING:
+    from clusim.nccl.programs.context import Context
 
 FLAG_SLOTS = (8, 64)
 """Flags that may be on their way between the two programs of a position: one per rank, within these bounds.

@@ -10,7 +10,7 @@ from clusim.base.errors import InputError
 from clusim.base.terms.dtypes import DTYPES, find_dtype
 from clusim.base.terms.operations import GRANULARITIES, WORDS
 from clusim.base.units import parse_ranks
-from clusim.nccl import parse_version
+from clusim.nccl.constants import parse_version
 from clusim.policies.choice import parse_policy
 from clusim.simulation.api import as_bytes, parse_env_of
 from clusim.training.request import FOLDS

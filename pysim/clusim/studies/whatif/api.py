@@ -24,7 +24,8 @@ from clusim.nccltests.sweep import (
     row_request,
     sized_heads,
 )
-from clusim.replays import ReplayRequest, replay
+from clusim.replays.api import replay
+from clusim.replays.placing import ReplayRequest
 from clusim.replays.timing import HOST
 from clusim.report.comparison import wire_loads
 from clusim.results.result import Result
@@ -38,9 +39,10 @@ from clusim.simulation.setup import Setup
 from clusim.simulation.speed import Speed
 from clusim.studies.whatif.changed_system import ChangedSystem
 from clusim.studies.whatif.table import BaselineRun, ChangeOutcome, ChangeRow, WhatIf
-from clusim.training import TrainingResult, TrainRequest
 from clusim.training.estimate import stepped
 from clusim.training.remedies import SPEEDS, faster
+from clusim.training.request import TrainRequest
+from clusim.training.result import TrainingResult
 from clusim.workload.parallel.plan import make_plan
 
 

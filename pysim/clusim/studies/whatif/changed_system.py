@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from clusim.base.errors import InputError
-from clusim.replays import ReplayRequest
+from clusim.replays.placing import ReplayRequest
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 from clusim.topology.pcie_paths import acs_on, rooted_nics
-from clusim.training import TrainRequest
+from clusim.training.request import TrainRequest
 
 SWITCHES: dict[str, dict[str, Any]] = {
     "p2p off": {"p2p_level": "loc"},

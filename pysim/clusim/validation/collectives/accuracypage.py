@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os import path
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from clusim.base.files import write_text
@@ -22,8 +22,10 @@ from clusim.validation.collectives.classtables import (
     class_tables,
 )
 from clusim.validation.collectives.measurements import CurveGroup
-from clusim.validation.collectives.validate import CollectiveReport
 from clusim.validation.measured import Unpredicted, made_at, plain
+
+if TYPE_CHECKING:
+    from clusim.validation.collectives.validate import CollectiveReport
 
 MEANING = (
     "error of the time in %: median of the absolute error; bias: mean, + is predicted too long (--markdown and --json:"

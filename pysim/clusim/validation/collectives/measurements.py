@@ -15,8 +15,7 @@ from clusim.base.tables import group_values, table_rows
 from clusim.engine.ranges import DURATION_END_PS
 from clusim.hardware.calibration import row_sets_of
 from clusim.hardware.nic import plugin_release
-from clusim.nccl import LATEST, parse_version
-from clusim.nccl.constants import Version
+from clusim.nccl.constants import LATEST, Version, parse_version
 from clusim.nccl.env import PLUGIN, force_variables, parse_assignments, parse_env
 from clusim.nccl.launch import Launch
 from clusim.nccltests.sweep import Harness, iterations_of, kind_named, program_named

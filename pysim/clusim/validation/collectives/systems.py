@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusim.base import resources
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import find_algorithm, find_protocol
 from clusim.hardware import TRANSPORTS
-from clusim.nccl import parse_version
+from clusim.nccl.constants import parse_version
 from clusim.nccltests.sweep import program_named
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
-from clusim.validation.collectives.measurements import CurveGroup
+
+if TYPE_CHECKING:
+    from clusim.validation.collectives.measurements import CurveGroup
 
 
 def setup_of(group: CurveGroup) -> Setup:

@@ -14,8 +14,7 @@ from clusim.base.units import parse_size
 from clusim.hardware import GPUS, Gpu
 from clusim.hardware.product_names import gpu_by_words
 from clusim.simulation.setup import Setup, loaded
-from clusim.topology import Fabric, loads
-from clusim.topology.loading import join_nodes
+from clusim.topology import Fabric, join_nodes, loads
 from clusim.validation.steps.rows import StepRow
 
 _PRESETS = (

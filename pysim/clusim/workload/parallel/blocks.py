@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from clusim.collectives import ScheduleBuilder
+from clusim.collectives.builder import ScheduleBuilder
 from clusim.results.replicated import SUFFIX
 from clusim.workload.host import Issue
 from clusim.workload.kernels import Kernel

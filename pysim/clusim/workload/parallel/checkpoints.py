@@ -27,15 +27,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from clusim.base.json_schema import Round9
 from clusim.workload.host import TO_HOST, host_way
-from clusim.workload.parallel.emitter import Emitter
 from clusim.workload.parallel.exchanges import Tails
 from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.stages import COPY
 from clusim.workload.pipeline_schedules import Action
 from clusim.workload.workload_file import complain
+
+if TYPE_CHECKING:
+    from clusim.workload.parallel.emitter import Emitter
 
 MOST_TILES = 64
 """Most tiles of a step: more do not change its time."""

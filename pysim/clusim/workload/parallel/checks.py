@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clusim.base.errors import InputError
-from clusim.collectives import ALGORITHMS
+from clusim.collectives.api import ALGORITHMS
 from clusim.schedule.builder import ProgramBuilder
 from clusim.schedule.collective_writer import CollectiveWriter, Part
 from clusim.schedule.ir import CollectiveCall, Prim

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusim.base.errors import ClusimError
-from clusim.collectives import ScheduleBuilder
 from clusim.collectives.algorithms.sharp import uses_switches
+from clusim.collectives.builder import ScheduleBuilder
 from clusim.nccl.choice import Communicators
 from clusim.nccl.programs import CollectivePayload
 from clusim.schedule.builder import Site
@@ -17,13 +17,15 @@ from clusim.topology.model import Fabric
 from clusim.workload.host import HostThreads, Issue
 from clusim.workload.mesh import zones_of
 from clusim.workload.parallel.checks import Uneven, write_uneven
-from clusim.workload.parallel.plan import ParallelPlan
 from clusim.workload.parallel.volumes import (
     SpannedMachines,
     Switched,
     Volume,
 )
 from clusim.workload.workload_file import complain
+
+if TYPE_CHECKING:
+    from clusim.workload.parallel.plan import ParallelPlan
 
 Tails = dict[int, tuple[int, ...]]
 
