@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +68,7 @@ left_out = pytest.StashKey[int]()
 def pytest_configure(config: pytest.Config) -> None:
     """Name the mark of tests of which members that cover their parameters run."""
     config.addinivalue_line("markers", "covering(strength=1): see tests/support/covering.py")
+    config.addinivalue_line("markers", "proof: reads what simulated changes save")
     config.stash[left_out] = 0
 
 
@@ -100,6 +102,19 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+
+
+UNPROVEN = {"formats", "jobs", "replays"}
+"""Rooms whose tests read no bottleneck, except in files with the mark `proof`."""
+
+
+@pytest.fixture(autouse=True)
+def proof_where_it_is_read(request: pytest.FixtureRequest) -> None:
+    """Simulate changes only where a test reads what they save: commands and replays do it for every run."""
+    here = Path(__file__).parent
+    rooms = request.path.relative_to(here).parts if request.path.is_relative_to(here) else ()
+    if UNPROVEN.intersection(rooms) and request.node.get_closest_marker("proof") is None:
+        request.getfixturevalue("without_proof")
 
 
 @pytest.fixture

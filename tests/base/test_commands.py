@@ -372,6 +372,7 @@ os.fsync = fsync
 """
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -146,9 +147,10 @@ def test_the_old_file_or_the_new_one(
     words, target = COMMANDS[command]
     if target.endswith(".parquet"):
         pytest.importorskip("pyarrow")
-    for path in inputs.glob("*.*"):  # without the cache
+    for path in inputs.glob("*.*"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    given = {path.name for path in tmp_path.iterdir()}
+    shutil.copytree(inputs / "cache", tmp_path / "cache")
+    given = {path.name for path in tmp_path.iterdir()} - {"cache"}
     if target:
         if target.endswith(".h5"):
             (tmp_path / target).write_bytes((tmp_path / "in.h5").read_bytes())

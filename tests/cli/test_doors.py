@@ -310,6 +310,7 @@ SWITCHED = {
 """Mechanisms of NVLink and of switches that reduce; a slow reduction unit shows whether they reduce."""
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("name", SWITCHED)
 def test_nics_of_other_gpus_and_reducing_switches_change_the_answer_of_a_command(

@@ -53,7 +53,7 @@ def test_the_command_prints_what_is_known_and_fails(
     assert "  at least " in text.out
 
 
-@pytest.mark.parametrize("name", cluster_workloads() if THOROUGH else ["llama3-405b-16k"])
+@pytest.mark.parametrize("name", cluster_workloads() if THOROUGH else ["gpt3-1.3b-ddp"])
 def test_a_step_of_a_large_cluster_says_what_would_be_quick(
     clusim: Clusim, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

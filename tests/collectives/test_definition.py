@@ -68,6 +68,7 @@ def test_groups_in_any_order_and_any_root(pair: tuple[str, str]) -> None:
         assert_right(schedule)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("dtype", ELEMENTS)
 @pytest.mark.parametrize("pair", REDUCING, ids="/".join)
 def test_every_element_type_and_operator(pair: tuple[str, str], dtype: str) -> None:

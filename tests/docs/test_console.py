@@ -69,10 +69,11 @@ LONG = (
     "clusim run dgx-h100 --size 1MiB --sensitivity",
     'clusim what-if "run dgx-h100 --size 1GiB"',
     'clusim what-if "train llama.yaml ',
+    "clusim plot step.h5 timeline",
     "clusim shrink dgx-h100 --nodes 2 ",
     "clusim replay traces/nccl-8xh100.log --as dgx-a100",
 )
-"""Commands of 10 s and more, in thorough runs only: their options and outputs have tests of their rooms."""
+"""Commands of 10 s and more, with those before them, in thorough runs only: their rooms test options and outputs."""
 
 
 def cases() -> list[Any]:

@@ -20,7 +20,7 @@ from support.images import ImageBuilder
 from support.random_images import random_image
 from support.random_senders import controlled, sender_image
 
-FABRICS = 2000 if THOROUGH else 24
+FABRICS = 2000 if THOROUGH else 12
 
 
 SAMPLE_PS = 7001

@@ -18,13 +18,13 @@ from support.covering import THOROUGH
 SAMPLES = Path(__file__).parent / "samples"
 
 
-COUNT = 2_500 if THOROUGH else 1_250
+COUNT = 5_000 if THOROUGH else 500
 """Mutations of the files of every reader: of the places where 10,000 of them end, few are reached after 2,500."""
 
 COUNTS = (
-    {"import": 10_000, "nvbandwidth": 1_000, "trace": 750, "replay": 30, "replay-whole": 10}
+    {"import": 20_000, "nvbandwidth": 1_000, "trace": 2_500, "replay": 60, "replay-whole": 20}
     if THOROUGH
-    else {"import": 6_000, "nvbandwidth": 500, "trace": 750, "replay": 18, "replay-whole": 6}
+    else {"import": 2_000, "nvbandwidth": 250, "trace": 250, "replay": 6, "replay-whole": 2}
 )
 """Of the reader of many formats, of one that ends in no new place after so many, of traces, whose columns take
 turns, and of logs that are not only read, by target `log`, but replayed, which takes a hundred times as long."""

@@ -17,7 +17,7 @@ clusim.simulation.session.QUIET_S = clusim.simulation.session.SLICE_S = 0
 clusim.collective("a100x4-mesh", "allreduce", "1MiB", "ring"{more})
 """
 
-FEW = ("congestion-control", "first-run", "own-algorithm")
+FEW = ("first-run", "own-algorithm")
 RUN = [path for path in NOTEBOOKS if path.stem in FEW or THOROUGH]
 """Notebooks that are run: pages of documentation try what the others do, too."""
 

@@ -57,6 +57,7 @@ def test_damage_invents_no_call(seed: int, how: str) -> None:
             assert essence(call) in KNOWN
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_is_left_is_replayed(how: str, seed: int, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_trace_that_has_no_time_leaves_the_calls(tmp_path: Path) -> None:
 
 
 def test_one_run_of_everything_tells_the_calls_that_ended_in_it(tmp_path: Path) -> None:
-    request = ReplayRequest((LOG,), topology="dgx-h100", calls=6, granularity="packet", whole=True)
+    request = ReplayRequest((LOG,), topology="dgx-h100", calls=6, granularity=4096, whole=True)
     whole = replay(request, RunOptions(trace_out=tmp_path / "whole.h5", confirm=False))
     watch = Reached(whole.total_ps // 2)
     trace = tmp_path / "t.h5"

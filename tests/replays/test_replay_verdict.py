@@ -23,6 +23,8 @@ from clusim_cli.main import cli
 from clusim_formats.recordings import layers
 from formats.recordings.layertables import layer, table
 
+pytestmark = pytest.mark.proof
+
 TRACES = Path(__file__).parents[2] / "traces"
 LOG = TRACES / "nccl-8xh100.log"
 

@@ -57,6 +57,7 @@ def frame(page: Any) -> None:
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["collective", "training", "traffic", "cluster", "controlled"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_kind_of_run_is_drawn_without_errors(

@@ -66,12 +66,12 @@ def test_a_page_is_one_well_formed_small_file(name: str, request: pytest.Fixture
 def test_a_page_says_what_the_result_says(collective: Path) -> None:
     feed = Feed.open(collective)
     text = page(feed)
-    assert "<h1>allreduce 4 MiB on dgx-a100</h1>" in text
+    assert "<h1>allreduce 1 MiB on dgx-a100</h1>" in text
     assert f"{feed.result.busbw_GBps:.1f} GB/s" in text
     for line in feed.result.verdict.lines():
         assert str(element("p", line).html)[3:-4].partition(": ")[2] in text, line
     assert f"{feed.result.fingerprint:016x}" in text
-    assert "clusim run dgx-a100 --size 4MiB" in text
+    assert "clusim run dgx-a100 --size 1MiB" in text
     assert "nodes:" in text  # the topology, verbatim
 
 

@@ -29,8 +29,8 @@ def training_step(fabric: Fabric, layers: int = 2) -> Schedule:
 def write_collective(path: Path) -> Path:
     """Write the trace of an all-reduce with its slices."""
     fabric = clusim.load("dgx-a100")
-    schedule = clusim.collectives.build(fabric, "allreduce", "ring", 4 << 20, channels=4)
-    command = "clusim run dgx-a100 --size 4MiB"
+    schedule = clusim.collectives.build(fabric, "allreduce", "ring", 1 << 20, channels=4)
+    command = "clusim run dgx-a100 --size 1MiB"
     clusim.simulate(
         fabric, schedule, trace_out=path, trace_primitives=True, command=command, confirm=False
     )

@@ -1,6 +1,6 @@
 """Both engines agree, to the picosecond and in every counter, on random images.
 
-60 cases by default, 2,000 with CLUSIM_THOROUGH=1.
+30 cases by default, 2,000 with CLUSIM_THOROUGH=1.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from support.random_queues import judged_image
 from support.random_schedules import scheduled_image
 from support.random_senders import sender_image
 
-CASES = 2000 if THOROUGH else 60
-BATCH = 20
+CASES = 2000 if THOROUGH else 30
+BATCH = 10
 LIMIT_PS = 20_000_000  # far beyond the end of nearly every case
 
 

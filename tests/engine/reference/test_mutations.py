@@ -19,7 +19,7 @@ from support.covering import THOROUGH
 from support.mutations import mutated
 from support.random_images import random_image
 
-CASES = 5000 if THOROUGH else 75
+CASES = 5000 if THOROUGH else 25
 BATCH = 25
 LIMIT_PS = 5_000_000  # most cases are over by then; the slow engine goes no further
 MOST_EVENTS = 3000

@@ -16,7 +16,7 @@ from support.random_senders import controlled
 from support.shifted import later, without_times
 from support.windowed import choosing_image, led_image, paired_image, windowed_image
 
-CASES = 2000 if THOROUGH else 40
+CASES = 2000 if THOROUGH else 20
 BATCH = 20
 LIMIT_PS = 40_000_000  # far beyond the end of nearly every case
 COUNTERS_OF_NOW = ("busy_ps", "stall_credit_ps", "stall_arbitration_ps")

@@ -43,6 +43,7 @@ def test_it_is_exported_in_every_format(name: str, tmp_path: Path) -> None:
         words = ["train", TRACES / f"{name}.yaml", "--steps", "1", "--granularity", "coarse"]
     else:
         words = ["replay", TRACES / name, RECORDED[name], "--granularity", "coarse"]
+        words += ["--calls", "2"] if name.endswith(".log") else []
     clusim(*words, "--trace-out", trace)
     for form in FORMATS:
         for number, more in enumerate(OPTIONS.get(form, [[]])):
