@@ -63,9 +63,9 @@ def test_time_that_is_up_before_the_engine_starts_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("machine", "operation", "algorithm", "size"),
     [
-        ("dgx-a100", "allreduce", "tree", "24MiB"),
-        ("dgx-h100", "allreduce", "nccl", "48MiB"),
-        ("dgx-h100", "alltoall", "nccl", "96MiB"),
+        ("dgx-a100", "allreduce", "tree", "12MiB"),
+        ("dgx-h100", "allreduce", "nccl", "24MiB"),
+        ("dgx-h100", "alltoall", "nccl", "48MiB"),
         ("a100-pcie-x8", "allgather", "ring", "8MiB"),
         ("fat-tree:k=4", "reducescatter", "ring", "256MiB"),
     ],
