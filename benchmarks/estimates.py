@@ -18,14 +18,13 @@ from clusim.training.api import inputs
 from clusim.training.estimate import estimated
 
 WORKLOADS = (
-    *(
-        "gpt3-175b-megatron",
-        "megatron-22b",
-        "dlrm-16",
-        "resnet50-dgx1v",
-        "bert-allreduce",
-    ),
-    *("bert-parameter-server", "mixtral-8x7b-ep8"),
+    "gpt3-175b-megatron",
+    "megatron-22b",
+    "dlrm-16",
+    "resnet50-dgx1v",
+    "bert-allreduce",
+    "bert-parameter-server",
+    "mixtral-8x7b-ep8",
 )
 
 

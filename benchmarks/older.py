@@ -26,8 +26,14 @@ def build(commit: str) -> Path:
     tools = Path(sys.prefix) / "bin"
     configure = [
         str(tools / "cmake"),
-        *("-S", str(source), "-B", str(at / "made"), "-G", "Ninja"),
-        *("-DCLUSIM_PYTHON=ON", "-DCMAKE_BUILD_TYPE=Release"),
+        "-S",
+        str(source),
+        "-B",
+        str(at / "made"),
+        "-G",
+        "Ninja",
+        "-DCLUSIM_PYTHON=ON",
+        "-DCMAKE_BUILD_TYPE=Release",
         f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}",
         f"-DPython_ROOT_DIR={sys.prefix}",
         f"-DPython_EXECUTABLE={sys.executable}",

@@ -74,15 +74,15 @@ class RunJson(JsonObject):
     """
 
     KEYS = (
-        *(
-            "*result",
-            "*tables",
-            "verdict",
-            "expected_error",
-            "*doubted",
-            "fault_cost",
-        ),
-        *("sensitivity", "improvement", "unfinished"),
+        "*result",
+        "*tables",
+        "verdict",
+        "expected_error",
+        "*doubted",
+        "fault_cost",
+        "sensitivity",
+        "improvement",
+        "unfinished",
     )
 
     result: Result

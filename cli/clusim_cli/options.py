@@ -309,7 +309,8 @@ class JsonOption(click.Option):
 def as_json(form: str, more: str = "") -> Decorator[Any]:
     """Option for JSON output of a form (see "clusim schema")."""
     return _option(
-        *("--json", "as_json"),
+        "--json",
+        "as_json",
         is_flag=True,
         help="Print one JSON object.",
         more=more,

@@ -27,7 +27,8 @@ SUFFIXES = {
 )
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
-    *("--format", "form"),
+    "--format",
+    "form",
     type=one_of(
         *SUFFIXES, pftrace="perfetto", json="chrome", pytorch="kineto", hta="kineto"
     ),

@@ -65,7 +65,8 @@ def ran(given: dict[str, Any], record: tuple[Path, int] | None) -> int:
 
     request = ReplayRequest(
         (),
-        *(given["topology"], given["nodes"]),
+        given["topology"],
+        given["nodes"],
         env=given.get("env", ()),
         version=given.get("version", ""),
         policy=given.get("policy", ""),

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from clusim.simulation.traffic import Pattern
 
 PATTERN = one_of(
-    *("permutation", "uniform", "alltoall", "incast", "hotspot", "tornado", "transpose"),
-    *("bit-complement", "stride", "group-alltoall"),
+    "permutation", "uniform", "alltoall", "incast", "hotspot", "tornado", "transpose",
+    "bit-complement", "stride", "group-alltoall",
     random="uniform", a2a="alltoall", shift="stride",
 )  # fmt: skip
 

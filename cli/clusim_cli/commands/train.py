@@ -80,7 +80,9 @@ def command(workload: str, as_json: bool, no_progress: bool, **given: Any) -> in
     from clusim.training.proof import StepsEnded
 
     setup, spec = inputs(
-        *(workload, given["topology"], given["nodes"]),
+        workload,
+        given["topology"],
+        given["nodes"],
         given["faults"],
         given["policy"],
     )
@@ -206,17 +208,15 @@ def _refuse_simulation(given: dict[str, Any]) -> None:
     """Raise an error for options of a simulation, in addition to ``--layers``."""
     names = {"fault": "faults", "lose": "rank"}
     for option in (
-        *(
-            "fault",
-            "fold",
-            "estimate",
-            "scaling",
-            "replicas",
-            "confirm",
-            "trace-out",
-            "lose",
-            "against",
-        ),
+        "fault",
+        "fold",
+        "estimate",
+        "scaling",
+        "replicas",
+        "confirm",
+        "trace-out",
+        "lose",
+        "against",
     ):
         value = given[names.get(option, option.replace("-", "_"))]
         if value or (option == "lose" and value is not None):

@@ -60,27 +60,25 @@ def collectives(path: str | Path) -> ColumnTable:
             )
         rows.append(
             (
-                *(
-                    call,
-                    call_info.operation,
-                    call_info.algorithm,
-                    call_info.protocol,
-                    call_info.dtype,
-                    call_info.bytes,
-                ),
-                *(
-                    call_info.ranks,
-                    call_info.channels,
-                    run.streams[int(first_starts.stream[call])],
-                ),
-                *(
-                    int(first_starts.count[call]) // call_info.tasks or 1,
-                    start,
-                    end,
-                    time,
-                    skew,
-                ),
-                *(algbw, busbw, limit, busy, busbw / busy if busy else 0.0),
+                call,
+                call_info.operation,
+                call_info.algorithm,
+                call_info.protocol,
+                call_info.dtype,
+                call_info.bytes,
+                call_info.ranks,
+                call_info.channels,
+                run.streams[int(first_starts.stream[call])],
+                int(first_starts.count[call]) // call_info.tasks or 1,
+                start,
+                end,
+                time,
+                skew,
+                algbw,
+                busbw,
+                limit,
+                busy,
+                busbw / busy if busy else 0.0,
                 round(float(first_starts.exposed[call] / first_starts.count[call])),
             )
         )

@@ -133,8 +133,14 @@ class ClassTraffic(_Traffic):
     """
 
     KEYS = (
-        *("wire_class", "wires", "payload_bytes", "wire_bytes", "asked_bytes"),
-        *("mean_busy", "max_busy", "*"),
+        "wire_class",
+        "wires",
+        "payload_bytes",
+        "wire_bytes",
+        "asked_bytes",
+        "mean_busy",
+        "max_busy",
+        "*",
     )
 
     wire_class: str

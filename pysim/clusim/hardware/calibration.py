@@ -105,7 +105,9 @@ def _selector(row: dict[str, Any]) -> Selector:
 
 ROW_SETS: dict[str, RowSet] = {
     name: RowSet(
-        *(name, entry["text"], tuple(map(_selector, entry.get("rows", ())))),
+        name,
+        entry["text"],
+        tuple(map(_selector, entry.get("rows", ()))),
         spread=entry.get("median_pct", 0.0) / 100,
     )
     for name, entry in read(Path(__file__).with_name("row_sets.yaml")).items()

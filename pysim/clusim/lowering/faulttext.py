@@ -68,15 +68,21 @@ _NETWORK = frozenset({"infiniband", "roce", "ethernet", "slingshot", "efa"})
 _SHORT = {"nvl": "nvlink", "ib": "infiniband", "eth": "ethernet"}
 _NUMBERS = {
     "errors": (
-        *("a bit error rate such as 1e-7", "1e-18", "0.01"),
+        "a bit error rate such as 1e-7",
+        "1e-18",
+        "0.01",
         "bit error rate {}: must be from 1e-18 to 0.01",
     ),
     "lanes": (
-        *("a part such as 1/2", "0", "1"),
+        "a part such as 1/2",
+        "0",
+        "1",
         "{} of the lanes: must be from 0 to 1; 1/2 leaves half",
     ),
     "rank": (
-        *("a factor such as x1.3", "1/1024", "1000000"),
+        "a factor such as x1.3",
+        "1/1024",
+        "1000000",
         "factor {}: must be from x0.001 to x1000000; x2 is twice as long",
     ),
 }

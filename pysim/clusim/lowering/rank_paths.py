@@ -288,8 +288,14 @@ class Places(WireWays):
             if rail not in self.live(self.zones[dst]):
                 turn = connection.channel  # the channel chooses another
         key = (
-            *(src, dst, connection.kind, connection.protocol, connection.moved),
-            *(rail, connection.rail_out, turn),
+            src,
+            dst,
+            connection.kind,
+            connection.protocol,
+            connection.moved,
+            rail,
+            connection.rail_out,
+            turn,
         )
         result = self._known.get(key)
         if result is None:

@@ -95,8 +95,10 @@ class Builder:
         graph = Graph(
             draft.pattern,
             len(result.orders),
-            *(draft.intra, draft.inter),
-            *(draft.type_intra, draft.type_inter),
+            draft.intra,
+            draft.inter,
+            draft.type_intra,
+            draft.type_inter,
             draft.same,
             draft.cross,
             result.latency_us if system.adapters else 0.0,
@@ -187,8 +189,12 @@ def _nets(system: System) -> dict[str, Any]:
             starts[net.index, index] = key == best
         head = system.local_gpu(net)
         nets[net.index] = (
-            *(net.speed_GBps, net.latency_us, best[0], net.port),
-            *(-1 if head is None else head.index, net.collective),
+            net.speed_GBps,
+            net.latency_us,
+            best[0],
+            net.port,
+            -1 if head is None else head.index,
+            net.collective,
         )
     return {"nets": nets, "starts": starts}
 

@@ -169,8 +169,13 @@ def _requested_selection(
         else chosen.times_us.get(key, 0.0)
     )
     return Selection(
-        *(chosen.collective, chosen.num_bytes, *key),
-        *(threads, time_us, chosen.times_us, overrides.why),
+        chosen.collective,
+        chosen.num_bytes,
+        *key,
+        threads,
+        time_us,
+        chosen.times_us,
+        overrides.why,
     )
 
 
@@ -286,7 +291,9 @@ class Communicators:
         key = (id(members), moved.operation, moved.bytes, moved.dtype, overrides)
         if key not in self._choices:
             result = choose(
-                *(members.comm, moved.operation, moved.bytes),
+                members.comm,
+                moved.operation,
+                moved.bytes,
                 element_bytes=element(moved.dtype).size_bytes,
                 overrides=overrides,
             )
@@ -311,11 +318,11 @@ class Communicators:
         members = self.of(group)
         root = members.position[moved.root] if moved.root >= 0 else ABSENT
         tasks = emit(
-            *(_reorder_site(site, members.position), self.fabric, members.comm),
-            *(
-                replace(moved, root=root),
-                self.choice(members, moved, overrides).plan,
-            ),
+            _reorder_site(site, members.position),
+            self.fabric,
+            members.comm,
+            replace(moved, root=root),
+            self.choice(members, moved, overrides).plan,
         )
         return [tasks[at] for at in members.position]
 

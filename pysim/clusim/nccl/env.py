@@ -404,11 +404,9 @@ def force_variables(
     number = str(channels) if channels else ""
     collnet = "1" if algorithm.lower().startswith("collnet") else ""
     result = (
-        *(
-            ("NCCL_ALGO", algorithm),
-            ("NCCL_PROTO", protocol),
-            ("NCCL_COLLNET_ENABLE", collnet),
-        ),
+        ("NCCL_ALGO", algorithm),
+        ("NCCL_PROTO", protocol),
+        ("NCCL_COLLNET_ENABLE", collnet),
         *((name, number) for name in _CHANNEL_LIMITS),
     )
     return tuple((name, value) for name, value in result if value)

@@ -429,8 +429,12 @@ def _symmetric_lines(rows: Sequence[SymmetricChoiceJson]) -> Iterator[str]:
 def _choice_cells(c: ChoiceJson) -> tuple[str, ...]:
     sent = (c["gpu_bytes"], c["adapter_bytes"])
     return (
-        *(_size(c["size_bytes"]), c["algorithm"], c["protocol"]),
-        *(str(c["channels"]), str(c["threads"]), _size(c["chunk_bytes"])),
+        _size(c["size_bytes"]),
+        c["algorithm"],
+        c["protocol"],
+        str(c["channels"]),
+        str(c["threads"]),
+        _size(c["chunk_bytes"]),
         *(
             f"{c[name]:.1f}" if c[name] else "-"
             for name in ("model_time_us", "model_busbw_GBps")

@@ -234,19 +234,22 @@ def rccl_table(
     plain = cost_model(group, graphs, library.version, settings)
     tuning = library.tuning(node)
     model = RcclModel(
-        *(plain.version, group, plain.graphs, settings, plain.tables),
+        plain.version,
+        group,
+        plain.graphs,
+        settings,
+        plain.tables,
         library,
         node,
         tuning,
     )
     return RcclTable(
-        *(
-            plain.version,
-            group,
-            plain.graphs,
-            entries(model),
-            plain.tables,
-            settings,
-        ),
-        *(tuning, node),
+        plain.version,
+        group,
+        plain.graphs,
+        entries(model),
+        plain.tables,
+        settings,
+        tuning,
+        node,
     )

@@ -132,7 +132,9 @@ def _gpu(node: Node, index: int) -> Device:
             end.chip if end else "", node.name, "compute_capability", "9.0"
         )
     return Device(
-        *("gpu", node.name, index),
+        "gpu",
+        node.name,
+        index,
         capability=end.compute_capability,
         chip=end.chip,
         architecture=end.architecture,

@@ -22,33 +22,30 @@ _SEGMENT = 512
 
 
 _WITHOUT_EFFECT = (
-    *(
-        "_lazy_init",
-        "init",
-        "set_rng_state",
-        "set_rng_state_all",
-        "manual_seed",
-        "manual_seed_all",
-    ),
-    *(
-        "seed",
-        "seed_all",
-        "empty_cache",
-        "ipc_collect",
-        "set_per_process_memory_fraction",
-    ),
+    "_lazy_init",
+    "init",
+    "set_rng_state",
+    "set_rng_state_all",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "empty_cache",
+    "ipc_collect",
+    "set_per_process_memory_fraction",
 )
 """Functions without effect on virtual time and memory."""
 
 _PROFILING = (
-    *(
-        "cudaProfilerStart",
-        "cudaProfilerStop",
-        "rangePushA",
-        "rangePop",
-        "rangeStartA",
-    ),
-    *("rangeEnd", "markA", "deviceRangeStart", "deviceRangeEnd"),
+    "cudaProfilerStart",
+    "cudaProfilerStop",
+    "rangePushA",
+    "rangePop",
+    "rangeStartA",
+    "rangeEnd",
+    "markA",
+    "deviceRangeStart",
+    "deviceRangeEnd",
 )
 """Functions of the CUDA runtime and NVTX for profilers; without effect."""
 
@@ -407,8 +404,12 @@ def install(cuda: SimulatedCuda, release: tuple[int, ...]) -> None:
         replaced["cudart"],
     )
     for name in (
-        *("is_available", "device_count", "synchronize", "current_stream"),
-        *("memory_allocated", "max_memory_allocated"),
+        "is_available",
+        "device_count",
+        "synchronize",
+        "current_stream",
+        "memory_allocated",
+        "max_memory_allocated",
     ):
         setattr(accelerator, name, replaced[name])
     accelerator.current_accelerator = lambda check_available=False: torch.device(

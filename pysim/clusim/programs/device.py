@@ -108,23 +108,20 @@ def _compile(folder: Path, path: Path) -> None:
     part = path.with_suffix(f".{os.getpid()}")
     include = folder / "include"
     command = [
-        *(
-            compiler,
-            "-O1",
-            "-std=c++20",
-            "-shared",
-            "-fPIC",
-            str(SOURCE),
-            "-o",
-            str(part),
-        ),
-        *(f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"),
-        *(
-            f"-L{folder / 'lib'}",
-            "-lc10",
-            "-ltorch_cpu",
-            f"-Wl,-rpath,{folder / 'lib'}",
-        ),
+        compiler,
+        "-O1",
+        "-std=c++20",
+        "-shared",
+        "-fPIC",
+        str(SOURCE),
+        "-o",
+        str(part),
+        f"-I{include}",
+        f"-I{include / 'torch/csrc/api/include'}",
+        f"-L{folder / 'lib'}",
+        "-lc10",
+        "-ltorch_cpu",
+        f"-Wl,-rpath,{folder / 'lib'}",
         f"-I{sysconfig.get_paths()['include']}",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

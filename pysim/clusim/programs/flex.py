@@ -55,7 +55,9 @@ def install() -> None:
             return before(operator, *args, **options)
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             out = scaled_dot_product_attention(
-                *(query, key, value),
+                query,
+                key,
+                value,
                 is_causal=is_causal(block_mask[-1], query.shape[-2], key.shape[-2]),
                 enable_gqa=query.shape[-3] != key.shape[-3],
             )

@@ -28,8 +28,16 @@ Launched = tuple[OperatorCall, int, bool]
 """Kernel of an operator: its price [ps], and True if that is measured."""
 
 _VALUES = {
-    *(int, float, bool, str, complex, type(None)),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    int,
+    float,
+    bool,
+    str,
+    complex,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
 }
 """Types of arguments whose values are their forms."""
 

@@ -174,25 +174,25 @@ class ProgramRun(JsonObject):
     """
 
     KEYS = (
-        *(
-            "system",
-            "ranks",
-            "rank",
-            "time_us",
-            "step_us",
-            "steps",
-            "calls",
-            "kernels",
-        ),
-        *(
-            "peak_bytes",
-            "memory_bytes",
-            "synchronised",
-            "placeholders",
-            "unmeasured",
-            "recorded",
-        ),
-        *("others", "symmetry", "placeholders_at", "unused_annotations", "overlaps"),
+        "system",
+        "ranks",
+        "rank",
+        "time_us",
+        "step_us",
+        "steps",
+        "calls",
+        "kernels",
+        "peak_bytes",
+        "memory_bytes",
+        "synchronised",
+        "placeholders",
+        "unmeasured",
+        "recorded",
+        "others",
+        "symmetry",
+        "placeholders_at",
+        "unused_annotations",
+        "overlaps",
         "eager_at",
     )
 
@@ -319,16 +319,24 @@ def run_of(
     totals = first_result.totals
     kernels = [
         ProgramKernel(
-            *(name, totals.kernels[name], ps, name not in totals.unpriced_ps),
+            name,
+            totals.kernels[name],
+            ps,
+            name not in totals.unpriced_ps,
             totals.unpriced_at.get(name, ""),
         )
         for name, ps in Counter(totals.kernel_ps).most_common()
     ]
     count = Counter(of)
     return ProgramRun(
-        *(system, len(of), first, first_result.time_ps),
+        system,
+        len(of),
+        first,
+        first_result.time_ps,
         [ProgramStep(time_ps) for time_ps in first_result.steps],
-        *(_calls(totals), kernels, first_result.peak_bytes),
+        _calls(totals),
+        kernels,
+        first_result.peak_bytes,
         synchronised=totals.synchronised,
         placeholders=totals.placeholders.total(),
         placeholders_at=[line for line, _ in totals.placeholders.most_common()],
@@ -340,8 +348,12 @@ def run_of(
         / max(1, sum(totals.kernel_ps.values())),
         others=[
             ProgramRank(
-                *(rank, count[rank], r.time_ps, sum(r.totals.kernel_ps.values())),
-                *(r.peak_bytes, _calls(r.totals)),
+                rank,
+                count[rank],
+                r.time_ps,
+                sum(r.totals.kernel_ps.values()),
+                r.peak_bytes,
+                _calls(r.totals),
             )
             for rank, r in sorted(results.items())
             if rank != first

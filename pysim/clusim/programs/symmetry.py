@@ -293,7 +293,10 @@ class RankComparison:
         """Return the result of the comparison."""
         steps = max((trail.steps for trail in self._trails.values()), default=0)
         return ProgramSymmetry(
-            *(sorted(self.equal), self._count, steps, self.cached),
+            sorted(self.equal),
+            self._count,
+            steps,
+            self.cached,
             sorted(self.differences, key=lambda d: d.rank),
         )
 

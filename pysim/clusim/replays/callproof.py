@@ -98,8 +98,11 @@ class JobCalls:
             limits[words] = between_ps // 2 - alone_ps
         remedies = [
             JobRemedy(
-                *(words, change, tuple(key for key, _ in keys[words].most_common())),
-                *(estimates[words], max(0, limits[words] + alone_ps)),
+                words,
+                change,
+                tuple(key for key, _ in keys[words].most_common()),
+                estimates[words],
+                max(0, limits[words] + alone_ps),
             )
             for words, change in changes.items()
         ]

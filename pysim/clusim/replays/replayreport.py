@@ -85,8 +85,16 @@ SHOWN_CALLS = 60
 """Distinct calls on the axis, in descending order of their total time."""
 
 HEAD = (
-    *("Communicator", "Operation", "#Size", "#Ranks", "#Calls", "Plan"),
-    *("#Simulated", "#busbw GB/s", "#Measured", "#Error"),
+    "Communicator",
+    "Operation",
+    "#Size",
+    "#Ranks",
+    "#Calls",
+    "Plan",
+    "#Simulated",
+    "#busbw GB/s",
+    "#Measured",
+    "#Error",
 )
 
 
@@ -167,8 +175,16 @@ def _cells(call: CallResult) -> tuple[str | int, ...]:
     plan = f"{call.algorithm}, {call.protocol}, {call.channels} channels"
     size = f"{format_size(call.bytes)} {call.dtype}"
     return (
-        *(call.communicator, call.operation, size, call.ranks, call.count, plan),
-        *(format_time(call.time_ps), f"{call.busbw_GBps:.2f}", measured, error),
+        call.communicator,
+        call.operation,
+        size,
+        call.ranks,
+        call.count,
+        plan,
+        format_time(call.time_ps),
+        f"{call.busbw_GBps:.2f}",
+        measured,
+        error,
     )
 
 

@@ -319,16 +319,14 @@ def _line_values(feed: Feed, measure: str) -> tuple[Array, int]:
 
 
 FLOW_COLOURS = (
-    *(
-        "#3b7dbd",
-        "#cc4a26",
-        "#62bf9f",
-        "#8a6fb3",
-        "#d9a82b",
-        "#1b1f27",
-        "#9aa1ad",
-        "#a82a55",
-    ),
+    "#3b7dbd",
+    "#cc4a26",
+    "#62bf9f",
+    "#8a6fb3",
+    "#d9a82b",
+    "#1b1f27",
+    "#9aa1ad",
+    "#a82a55",
 )
 """Colours of flows with a name, and of queues."""
 

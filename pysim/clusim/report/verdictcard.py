@@ -145,9 +145,15 @@ def _bar(
 
 
 _LOST = {
-    *(CauseKind.STRAGGLER, CauseKind.FAULT, CauseKind.CONTENTION),
-    *(CauseKind.CREDIT, CauseKind.SLOTS, CauseKind.EXPOSED, CauseKind.HOST),
-    *(CauseKind.BUBBLE, CauseKind.IDLE),
+    CauseKind.STRAGGLER,
+    CauseKind.FAULT,
+    CauseKind.CONTENTION,
+    CauseKind.CREDIT,
+    CauseKind.SLOTS,
+    CauseKind.EXPOSED,
+    CauseKind.HOST,
+    CauseKind.BUBBLE,
+    CauseKind.IDLE,
 }
 """Causes of phases without useful work."""
 

@@ -97,17 +97,19 @@ class Verdict(JsonObject):
     """
 
     KEYS = (
-        *(
-            "time_ps",
-            "basis",
-            "order",
-            "causes",
-            "phases",
-            "includes",
-            "expected",
-            "unfinished",
-        ),
-        *("figures", "uneven", "proof", "servers", "text=lines"),
+        "time_ps",
+        "basis",
+        "order",
+        "causes",
+        "phases",
+        "includes",
+        "expected",
+        "unfinished",
+        "figures",
+        "uneven",
+        "proof",
+        "servers",
+        "text=lines",
     )
 
     time_ps: int
@@ -314,13 +316,11 @@ def _part(row: Mapping[str, Any]) -> CausePart:
 def _cause(row: Mapping[str, Any]) -> VerdictCause:
     part = _part(row)
     return VerdictCause(
-        *(
-            part.kind,
-            part.what,
-            part.time_ps,
-            part.resources,
-            _number(row["saving_ps"]),
-        ),
+        part.kind,
+        part.what,
+        part.time_ps,
+        part.resources,
+        _number(row["saving_ps"]),
         then=_text(row["then"]),
         also=_texts(row["also"]),
         remedy=_text(row.get("remedy", "")),

@@ -93,15 +93,16 @@ class Provenance(JsonObject):
     """
 
     KEYS = (
-        *(
-            "fabric",
-            "engine",
-            "granularity",
-            "burst_packets",
-            "granularity_note",
-            "error_bound",
-        ),
-        *("seed", "faults", "notes", "version"),
+        "fabric",
+        "engine",
+        "granularity",
+        "burst_packets",
+        "granularity_note",
+        "error_bound",
+        "seed",
+        "faults",
+        "notes",
+        "version",
     )
 
     fabric: str

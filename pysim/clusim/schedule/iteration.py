@@ -41,14 +41,16 @@ class _Cut(NamedTuple):
     def of(cls, instance: Instance, template: Template) -> _Cut:
         """Return the cut of an instance."""
         return cls(
-            *(template.mode == "interleaved", template.nchunks),
-            *(
-                instance.offset,
-                instance.length,
-                instance.chunk_bytes,
-                instance.stride,
-            ),
-            *(instance.limit, instance.align, instance.slices, instance.slice_min),
+            template.mode == "interleaved",
+            template.nchunks,
+            instance.offset,
+            instance.length,
+            instance.chunk_bytes,
+            instance.stride,
+            instance.limit,
+            instance.align,
+            instance.slices,
+            instance.slice_min,
         )
 
     @property

@@ -117,9 +117,14 @@ class World:
         first = listed[sum(len(gpus) for gpus in self._gpus[: program.node])]
         end, gpu = self._endpoint, GPUS.get(self._endpoint.chip)
         numbers = [
-            *(self.start_ps, self.offset_ps, wake_ps(self.host), end.mem_bytes),
-            *(len(self._gpus[program.node]), library_code(self.setup)),
-            *(gpu.sms if gpu else 0, *divmod(end.compute_capability, 10)),
+            self.start_ps,
+            self.offset_ps,
+            wake_ps(self.host),
+            end.mem_bytes,
+            len(self._gpus[program.node]),
+            library_code(self.setup),
+            gpu.sms if gpu else 0,
+            *divmod(end.compute_capability, 10),
             program.node,
         ]
         return numbers, [first.hostname, first.device_info]

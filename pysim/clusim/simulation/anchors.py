@@ -78,7 +78,10 @@ def cut_of(planned: Plan) -> Run | None:
         return None
     setup = request.setup
     call, shape = collectives.cut(
-        *(setup.known, request.operation, request.algorithm, request.size_bytes),
+        setup.known,
+        request.operation,
+        request.algorithm,
+        request.size_bytes,
         **named_options(request),
     )
     if collectives.REGISTRY[call.operation, call.algorithm].prelude_ps is not None:

@@ -111,7 +111,9 @@ def simulate(
     """
     setup = Setup(fabric, faults=tuple(faults), policy=as_policy(policy))
     request = ScheduleRequest(
-        *(setup, schedule, tuple(notes)),
+        setup,
+        schedule,
+        tuple(notes),
         granularity=granularity,
         seed=seed,
         verify=verify,

@@ -96,14 +96,16 @@ class ErrorClass(JsonObject):
             (item, len(item.residuals(asked.regime))) for item in found.campaigns
         ]
         return cls(
-            *(asked.system if asked.system in systems else "",),
-            *(asked.about.library, asked.about.family, asked.about.links),
-            *(asked.place, asked.regime, asked.kind),
-            *(
-                len(systems),
-                len({item.source for item in found.campaigns}),
-                sum(n for _, n in rows),
-            ),
+            asked.system if asked.system in systems else "",
+            asked.about.library,
+            asked.about.family,
+            asked.about.links,
+            asked.place,
+            asked.regime,
+            asked.kind,
+            len(systems),
+            len({item.source for item in found.campaigns}),
+            sum(n for _, n in rows),
             sum(n for item, n in rows if item.standing == INDEPENDENT),
             scale.error * found.error_pct,
             100 * (low - 1),

@@ -276,7 +276,9 @@ def extrapolated_result(
     (result, grain), call = timed_result, _call(request, cut)
     (note,) = result.notes
     provenance = provenance_of(
-        *(request, grain, options),
+        request,
+        grain,
+        options,
         seed=request.seed,
         schedule_text="",
         notes=() if choice is None else (*choice.comm.notes, *choice.notes),
@@ -324,6 +326,11 @@ def _call(request: Request, cut: Cut) -> Call:
         if cut is not None:
             names = cut.selection.algorithm.key, cut.selection.protocol.key
     return Call(
-        *(request.operation, *names, request.dtype, request.size_bytes),
-        *(ranks_of(request.setup, cut), channels, request.root or 0),
+        request.operation,
+        *names,
+        request.dtype,
+        request.size_bytes,
+        ranks_of(request.setup, cut),
+        channels,
+        request.root or 0,
     )

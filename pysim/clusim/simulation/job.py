@@ -150,7 +150,10 @@ def _open_trace(
     return TraceWriter(
         Path(options.trace_out),
         Begun(
-            *(job.provenance, job.wires, job.tasks, len(job.image.endpoints)),
+            job.provenance,
+            job.wires,
+            job.tasks,
+            len(job.image.endpoints),
             call=job.call,
             flows=flows,
             inputs=job.inputs() if job.inputs is not None else {},

@@ -93,12 +93,10 @@ class NcclChoice:
         if self.kernel is None:
             return nccl_program(request, self.comm, self.plan)
         schedule = collectives.build(
-            *(
-                setup.known,
-                request.operation,
-                self.way.algorithm,
-                request.size_bytes,
-            ),
+            setup.known,
+            request.operation,
+            self.way.algorithm,
+            request.size_bytes,
             ranks=setup.comm.ranks,
             channels=self.way.channels,
             dtype=request.dtype,
@@ -128,7 +126,9 @@ def nccl_choice(request: Request, *, healthy: bool = False) -> NcclChoice:
     if kernel is not None:
         return NcclChoice(request, comm, None, kernel, (kernel.note,))
     result = choose(
-        *(comm, operation, request.size_bytes),
+        comm,
+        operation,
+        request.size_bytes,
         element_bytes=element(request.dtype).size_bytes,
         overrides=request.wanted,
     )

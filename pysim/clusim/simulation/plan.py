@@ -267,7 +267,10 @@ def named_schedule(
 ) -> Schedule:
     """Return the schedule of a named algorithm, with its shape for the size if none is given."""
     return collectives.build(
-        *(machine, request.operation, request.algorithm or None, request.size_bytes),
+        machine,
+        request.operation,
+        request.algorithm or None,
+        request.size_bytes,
         **named_options(request, shape),
     )
 
@@ -318,13 +321,11 @@ def _of_file(request: Request, machine: Fabric) -> PlannedProgram:
             f"{path}: is {read.operation}, not {request.operation}; leave out --collective"
         )
     plan_of_file = WantedPlan(
-        *(
-            request.size_bytes,
-            setup.ranks,
-            request.dtype,
-            request.redop,
-            request.root,
-        ),
+        request.size_bytes,
+        setup.ranks,
+        request.dtype,
+        request.redop,
+        request.root,
         protocol=request.protocol,
     )
     return PlannedProgram(reader.build(read, machine, plan_of_file))

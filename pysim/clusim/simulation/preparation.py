@@ -82,7 +82,9 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
         image,
         lowered.grain,
         provenance_of(
-            *(asked, lowered.grain, options),
+            asked,
+            lowered.grain,
+            options,
             seed=asked.seed,
             schedule_text=to_text(schedule)
             if traced and len(names) <= MOST_TEXT_TASKS
@@ -123,7 +125,9 @@ def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:
         image,
         grain,
         provenance_of(
-            *(request, grain, options),
+            request,
+            grain,
+            options,
             seed=traffic.seed,
             schedule_text=traffic.describe(arrays),
             notes=policy_notes(request.setup.policy, image),

@@ -58,7 +58,11 @@ def grain_of(
     size = min(burst * traffic.packet_bytes, traffic.message_bytes)
     grown = growth(_wires(arrays, traffic, burst), _wires(arrays, traffic, 1))
     return Grain(
-        *(str(granularity), burst, (size, size), hops, -(-hops // burst)),
+        str(granularity),
+        burst,
+        (size, size),
+        hops,
+        -(-hops // burst),
         buffer_growth=grown,
     )
 

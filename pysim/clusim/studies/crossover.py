@@ -88,13 +88,15 @@ class Crossover(JsonObject):
     """
 
     KEYS = (
-        *(
-            "topology=setup.comm.name",
-            "collective",
-            "num_ranks=setup.num_ranks",
-            "nccl_version",
-        ),
-        *("includes", "left_out", "faults=setup.broken.lines", "notes", "sizes"),
+        "topology=setup.comm.name",
+        "collective",
+        "num_ranks=setup.num_ranks",
+        "nccl_version",
+        "includes",
+        "left_out",
+        "faults=setup.broken.lines",
+        "notes",
+        "sizes",
     )
 
     setup: Setup

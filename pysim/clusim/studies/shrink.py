@@ -129,29 +129,23 @@ class ShrunkJob(LossTimes):
     """
 
     KEYS = (
-        *(
-            "topology",
-            "collective",
-            "size_bytes",
-            "num_ranks",
-            "lost_rank",
-            "failed_at_ps",
-        ),
-        *(
-            "iterations",
-            "completed",
-            "iteration_ps",
-            "lost_ps",
-            "detection_ps",
-            "detected_by",
-        ),
-        *(
-            "shrink_ps",
-            "iteration_after_ps",
-            "total_ps",
-            "undisturbed_ps",
-            "includes",
-        ),
+        "topology",
+        "collective",
+        "size_bytes",
+        "num_ranks",
+        "lost_rank",
+        "failed_at_ps",
+        "iterations",
+        "completed",
+        "iteration_ps",
+        "lost_ps",
+        "detection_ps",
+        "detected_by",
+        "shrink_ps",
+        "iteration_after_ps",
+        "total_ps",
+        "undisturbed_ps",
+        "includes",
     )
 
     topology: str
@@ -175,24 +169,24 @@ class ShrunkSteps(LossTimes):
     """
 
     KEYS = (
-        *(
-            "workload",
-            "topology",
-            "num_ranks",
-            "lost_rank",
-            "failed_at_ps",
-            "iterations",
-        ),
-        *(
-            "completed",
-            "iteration_ps",
-            "lost_ps",
-            "detection_ps",
-            "detected_by",
-            "shrink_ps",
-        ),
-        *("iteration_after_ps", "global_batch", "global_batch_after", "total_ps"),
-        *("undisturbed_ps", "notes"),
+        "workload",
+        "topology",
+        "num_ranks",
+        "lost_rank",
+        "failed_at_ps",
+        "iterations",
+        "completed",
+        "iteration_ps",
+        "lost_ps",
+        "detection_ps",
+        "detected_by",
+        "shrink_ps",
+        "iteration_after_ps",
+        "global_batch",
+        "global_batch_after",
+        "total_ps",
+        "undisturbed_ps",
+        "notes",
     )
 
     workload: str

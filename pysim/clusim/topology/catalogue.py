@@ -83,24 +83,21 @@ _WHAT = {
 
 _OPTIONAL = frozenset(
     {
-        *(
-            "base",
-            "architecture",
-            "compute_capability",
-            "peer_access",
-            "memory",
-            "gemm_fraction",
-        ),
-        *(
-            "power",
-            "kernels",
-            "slowdown",
-            "peak_flops",
-            "links",
-            "pcie_rate",
-            "memory_quantum",
-        ),
-        *("l2", *MEMORY_SHARES),
+        "base",
+        "architecture",
+        "compute_capability",
+        "peer_access",
+        "memory",
+        "gemm_fraction",
+        "power",
+        "kernels",
+        "slowdown",
+        "peak_flops",
+        "links",
+        "pcie_rate",
+        "memory_quantum",
+        "l2",
+        *MEMORY_SHARES,
     }
 )
 """Optional keys of a chip; they are required only in topologies that use them."""

@@ -196,24 +196,24 @@ _SCALES = {"_256": 256, "_1024": 1024, "_65536": 65_536, "compute_capability": 1
 
 _OMITTED = frozenset(
     {
-        *(
-            "pcie_Bps",
-            "architecture",
-            "compute_capability",
-            "mem_bytes",
-            "gemm_fraction",
-        ),
-        *(
-            "power_W",
-            "kernels",
-            "l2_bytes",
-            "eager_bytes",
-            "rendezvous_ps",
-            "progress_ps",
-            "ack_ps",
-        ),
-        *("progress_simple_ps", "control_ps", "control_flush_ps"),
-        *("transit_ps", "speed_Bps", "plugin_ps"),
+        "pcie_Bps",
+        "architecture",
+        "compute_capability",
+        "mem_bytes",
+        "gemm_fraction",
+        "power_W",
+        "kernels",
+        "l2_bytes",
+        "eager_bytes",
+        "rendezvous_ps",
+        "progress_ps",
+        "ack_ps",
+        "progress_simple_ps",
+        "control_ps",
+        "control_flush_ps",
+        "transit_ps",
+        "speed_Bps",
+        "plugin_ps",
     }
 )
 """Attributes that are not written if they are 0 or empty."""

@@ -161,7 +161,9 @@ def spans_of(
             columns[2].append((low, high))
     return {
         rank: Spans(
-            *(_pairs(columns[0]), _pairs(columns[1], 3), _pairs(columns[2])),
+            _pairs(columns[0]),
+            _pairs(columns[1], 3),
+            _pairs(columns[2]),
             folded.get(rank, []),
             _pairs(columns[3]),
         )

@@ -66,9 +66,13 @@ class StepClass(JsonObject):
         """Return the class of campaigns with a framework."""
         errors = [item.mean_abs_pct for item in some]
         return cls(
-            *(chip, some[0].framework, len({item.source for item in some})),
-            *(sum(item.n for item in some), fmean(errors)),
-            *(fmean(item.bias_pct for item in some), max(errors)),
+            chip,
+            some[0].framework,
+            len({item.source for item in some}),
+            sum(item.n for item in some),
+            fmean(errors),
+            fmean(item.bias_pct for item in some),
+            max(errors),
         )
 
     def text(self) -> str:

@@ -108,26 +108,21 @@ class Goodput(JsonObject):
     """
 
     KEYS = (
-        *(
-            "goodput=useful",
-            "checkpoints",
-            "restarts",
-            "redone",
-            "job_mtbf_s=job.mtbf_s",
-        ),
-        *(
-            "checkpoint_bytes",
-            "checkpoint_stall_s=job.stall_s",
-            "checkpoint_write_s=job.write_s",
-        ),
-        *(
-            "interval_steps",
-            "interval_s=work_s",
-            "young_interval_s",
-            "daly_interval_s",
-            "days",
-        ),
-        *("failures", "useful_steps=steps"),
+        "goodput=useful",
+        "checkpoints",
+        "restarts",
+        "redone",
+        "job_mtbf_s=job.mtbf_s",
+        "checkpoint_bytes",
+        "checkpoint_stall_s=job.stall_s",
+        "checkpoint_write_s=job.write_s",
+        "interval_steps",
+        "interval_s=work_s",
+        "young_interval_s",
+        "daly_interval_s",
+        "days",
+        "failures",
+        "useful_steps=steps",
     )
 
     job: Failing

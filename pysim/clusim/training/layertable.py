@@ -56,23 +56,23 @@ class LayerRow(JsonObject):
     """
 
     KEYS = (
-        *(
-            "stage",
-            "layer",
-            "count",
-            "parameters",
-            "forward_flops",
-            "input_flops",
-            "weight_flops",
-        ),
-        *(
-            "forward_hbm_bytes",
-            "input_hbm_bytes",
-            "weight_hbm_bytes",
-            "forward_s",
-            "input_s",
-        ),
-        *("weight_s", "activation_bytes", "memory_bound", "collectives", "kernels"),
+        "stage",
+        "layer",
+        "count",
+        "parameters",
+        "forward_flops",
+        "input_flops",
+        "weight_flops",
+        "forward_hbm_bytes",
+        "input_hbm_bytes",
+        "weight_hbm_bytes",
+        "forward_s",
+        "input_s",
+        "weight_s",
+        "activation_bytes",
+        "memory_bound",
+        "collectives",
+        "kernels",
     )
 
     stage: int
@@ -121,25 +121,17 @@ class LayersOfPlan(JsonObject):
     """
 
     KEYS = (
-        *(
-            "workload=plan.workload.name",
-            "model=plan.model.name",
-            "chip=plan.chip.name",
-        ),
-        *(
-            "peak_flops=plan.chip.peak_flops",
-            "gemm_fraction=plan.chip.gemm_fraction",
-        ),
-        *(
-            "attention_fraction=plan.chip.attention_fraction",
-            "memory_Bps=plan.chip.memory_Bps",
-        ),
-        *(
-            "sustained=plan.chip.sustained",
-            "microbatches=plan.microbatches",
-            "layers",
-            "optimizer",
-        ),
+        "workload=plan.workload.name",
+        "model=plan.model.name",
+        "chip=plan.chip.name",
+        "peak_flops=plan.chip.peak_flops",
+        "gemm_fraction=plan.chip.gemm_fraction",
+        "attention_fraction=plan.chip.attention_fraction",
+        "memory_Bps=plan.chip.memory_Bps",
+        "sustained=plan.chip.sustained",
+        "microbatches=plan.microbatches",
+        "layers",
+        "optimizer",
     )
 
     plan: ParallelPlan
@@ -260,19 +252,31 @@ def layer_report(plan: ParallelPlan) -> str:
 
 _ABOVE = ("", "", "", "GFLOP", "GFLOP", "memory", "", "time", "time", "memory")
 _TITLES = (
-    *("stage, layer", "count", "parameters", "forward", "back", "traffic", "kept"),
-    *("forward", "back", "waits"),
+    "stage, layer",
+    "count",
+    "parameters",
+    "forward",
+    "back",
+    "traffic",
+    "kept",
+    "forward",
+    "back",
+    "waits",
 )
 
 
 def _cells(row: LayerRow) -> list[str]:
     traffic = sum(getattr(row, f"{part}_hbm_bytes") for part in PARTS)
     return [
-        *(f"{row.stage}, {row.layer}", str(row.count), f"{row.parameters:,}"),
+        f"{row.stage}, {row.layer}",
+        str(row.count),
+        f"{row.parameters:,}",
         f"{row.forward_flops / 1e9:.4g}",
         f"{(row.input_flops + row.weight_flops) / 1e9:.4g}",
-        *(format_size(traffic), format_size(row.activation_bytes)),
-        *(format_time(row.forward_ps), format_time(row.input_ps + row.weight_ps)),
+        format_size(traffic),
+        format_size(row.activation_bytes),
+        format_time(row.forward_ps),
+        format_time(row.input_ps + row.weight_ps),
         f"{row.memory_bound:.0%}",
     ]
 

@@ -268,14 +268,17 @@ class EndedSteps(JsonObject):
     """
 
     KEYS = (
-        *("*progress", "workload=plan.workload.name", "model=plan.model.name"),
-        *(
-            "fabric=plan.fabric.name",
-            "gpus=plan.mesh.size",
-            "steps",
-            "steps_s=step_ps",
-        ),
-        *("under_way_s", "granularity", "blocks_folded", "before"),
+        "*progress",
+        "workload=plan.workload.name",
+        "model=plan.model.name",
+        "fabric=plan.fabric.name",
+        "gpus=plan.mesh.size",
+        "steps",
+        "steps_s=step_ps",
+        "under_way_s",
+        "granularity",
+        "blocks_folded",
+        "before",
     )
 
     plan: ParallelPlan

@@ -111,47 +111,42 @@ class StepResult(Shown, JsonObject):
     """
 
     KEYS: ClassVar[tuple[str, ...]] = (
-        *(
-            "workload=plan.workload.name",
-            "model=plan.model.name",
-            "parameters=plan.model.parameters",
-        ),
-        *("fabric=plan.fabric.name", "gpus=plan.mesh.size", "mesh=plan.mesh"),
-        *("stage_gpus=plan.crew.replicas", "placement=plan.placement"),
-        *(
-            "microbatches=plan.microbatches",
-            "step_time_s",
-            "verdict",
-            "expected_error=expected",
-        ),
-        *(
-            "expected_error_text=expected_text",
-            "steps_s=step_ps",
-            "*throughput",
-            "tflops_per_gpu",
-        ),
-        *(
-            "mfu",
-            "hfu",
-            "*parts_s",
-            "exposed_by_dimension_s",
-            "kernel_slowdown_s",
-            "communication_sms=sharing.sms",
-        ),
-        *(
-            "in_switch=switching",
-            "bubble_fraction",
-            "ranks",
-            "checkpoint=saved",
-            "goodput",
-        ),
+        "workload=plan.workload.name",
+        "model=plan.model.name",
+        "parameters=plan.model.parameters",
+        "fabric=plan.fabric.name",
+        "gpus=plan.mesh.size",
+        "mesh=plan.mesh",
+        "stage_gpus=plan.crew.replicas",
+        "placement=plan.placement",
+        "microbatches=plan.microbatches",
+        "step_time_s",
+        "verdict",
+        "expected_error=expected",
+        "expected_error_text=expected_text",
+        "steps_s=step_ps",
+        "*throughput",
+        "tflops_per_gpu",
+        "mfu",
+        "hfu",
+        "*parts_s",
+        "exposed_by_dimension_s",
+        "kernel_slowdown_s",
+        "communication_sms=sharing.sms",
+        "in_switch=switching",
+        "bubble_fraction",
+        "ranks",
+        "checkpoint=saved",
+        "goodput",
         "convergence",
-        *(
-            "memory_GiB=fullest",
-            "memory_by_stage_GiB=memory",
-            "volume_bytes_per_gpu",
-        ),
-        *("collectives_per_step", "faults", "notes", "error_bound", "wall_s"),
+        "memory_GiB=fullest",
+        "memory_by_stage_GiB=memory",
+        "volume_bytes_per_gpu",
+        "collectives_per_step",
+        "faults",
+        "notes",
+        "error_bound",
+        "wall_s",
     )
 
     plan: ParallelPlan
@@ -347,8 +342,13 @@ class TrainingResult(StepResult):
     """A simulated training step."""
 
     KEYS = (
-        *(*StepResult.KEYS, "busiest_wires", "folded=fold", "broken_wires"),
-        *("granularity=result.provenance.granularity_note", "tasks", "fingerprint"),
+        *StepResult.KEYS,
+        "busiest_wires",
+        "folded=fold",
+        "broken_wires",
+        "granularity=result.provenance.granularity_note",
+        "tasks",
+        "fingerprint",
     )
 
     fold: FoldReport

@@ -331,7 +331,9 @@ class _Steps:
                     f"trace: {len(blocks)} replicated blocks are pauses, too many tasks",
                 )
         schedule_request = ScheduleRequest(
-            *(request.setup, schedule, notes),
+            request.setup,
+            schedule,
+            notes,
             blocks=rows,
             granularity=request.granularity,
             seed=request.seed,
@@ -375,7 +377,9 @@ class _Steps:
         """Return a context in which a time limit reports `run` as the partial result."""
         note = run.result.provenance.granularity_note
         return knowing(
-            *(self.plan, self.request.steps, self.options.watch.words),
+            self.plan,
+            self.request.steps,
+            self.options.watch.words,
             WholeSteps(run.steps_ps, note, run.fold),
         )
 

@@ -25,14 +25,14 @@ class SavedStep(JsonObject):
     """
 
     KEYS = (
-        *("bytes=checkpoint.bytes", "most_bytes_per_gpu=checkpoint.most_bytes"),
-        *(
-            "copy_s=checkpoint.copy_s",
-            "write_s=checkpoint.write_s",
-            "stall_s",
-            "step_s",
-        ),
-        *("every_steps", "mean_step_s"),
+        "bytes=checkpoint.bytes",
+        "most_bytes_per_gpu=checkpoint.most_bytes",
+        "copy_s=checkpoint.copy_s",
+        "write_s=checkpoint.write_s",
+        "stall_s",
+        "step_s",
+        "every_steps",
+        "mean_step_s",
     )
 
     checkpoint: Checkpoint

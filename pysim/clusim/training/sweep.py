@@ -83,25 +83,19 @@ class ScaledStep(JsonObject):
     """
 
     KEYS = (
-        *(
-            "replicas",
-            "gpus=step.plan.mesh.size",
-            "step_time_s",
-            "samples_per_s",
-            "tokens_per_s",
-        ),
-        *(
-            "mfu=step.mfu",
-            "exposed_comm_s",
-            "efficiency",
-            "convergence=step.convergence",
-        ),
+        "replicas",
+        "gpus=step.plan.mesh.size",
+        "step_time_s",
+        "samples_per_s",
+        "tokens_per_s",
+        "mfu=step.mfu",
+        "exposed_comm_s",
+        "efficiency",
+        "convergence=step.convergence",
         "expected_error=step.expected",
-        *(
-            "expected_error_text=step.expected_text",
-            "faults=step.faults",
-            "notes=step.notes",
-        ),
+        "expected_error_text=step.expected_text",
+        "faults=step.faults",
+        "notes=step.notes",
     )
 
     replicas: int

@@ -128,7 +128,12 @@ PROCESS_PARTS = ("context", "workspaces", "convolutions", "fragments")
 """Parts of a process in addition to its step: keys of the workload's `memory`."""
 
 MEMORY_PARTS = (
-    *("weights", "gradients", "optimizer", "activations", "transient", "buffers"),
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "transient",
+    "buffers",
     *PROCESS_PARTS,
 )
 """Parts of a rank's memory."""
@@ -160,13 +165,11 @@ class Memory(JsonObject):
 
     KEYS = (
         *MEMORY_PARTS,
-        *(
-            "total",
-            "capacity",
-            "missing",
-            "microbatches_in_flight=in_flight",
-            "fits",
-        ),
+        "total",
+        "capacity",
+        "missing",
+        "microbatches_in_flight=in_flight",
+        "fits",
     )
 
     weights: GiB

@@ -153,8 +153,15 @@ class TwoWays:
 
 
 SCHEDULES = (
-    *("naive", "gpipe", "1f1b", "interleaved", "pipedream", "zero-bubble"),
-    *("zb-v", "dualpipe", "dualpipe-v"),
+    "naive",
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "pipedream",
+    "zero-bubble",
+    "zb-v",
+    "dualpipe",
+    "dualpipe-v",
 )
 """Names of the schedules."""
 

@@ -75,8 +75,17 @@ def tier_of(wire_class: str) -> str:
 
 
 _HEIGHTS = (
-    *("gpu", "host", "memory", "nvswitch", "pcie", "root", "nic"),
-    *("leaf", "switch", "spine", "core"),
+    "gpu",
+    "host",
+    "memory",
+    "nvswitch",
+    "pcie",
+    "root",
+    "nic",
+    "leaf",
+    "switch",
+    "spine",
+    "core",
 )
 
 

@@ -167,7 +167,8 @@ class _Copies:
                 pipes.append(data)
                 copy = Prim("send", send=2, base=hop if exchange else 0, coef=1)
                 arrive = Prim(
-                    *("recv", 0),
+                    "recv",
+                    0,
                     base=0 if exchange else -hop,
                     coef=1,
                     dst_base=-hop,

@@ -89,16 +89,15 @@ class LoggedPattern(JsonObject):
     """
 
     KEYS = (
-        *(
-            "pattern",
-            "channels",
-            "bw_intra",
-            "bw_inter",
-            "type_intra",
-            "type_inter",
-            "cross_nic",
-        ),
-        *("same_channels", "orders"),
+        "pattern",
+        "channels",
+        "bw_intra",
+        "bw_inter",
+        "type_intra",
+        "type_inter",
+        "cross_nic",
+        "same_channels",
+        "orders",
     )
 
     pattern: int

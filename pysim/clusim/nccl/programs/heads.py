@@ -70,7 +70,10 @@ class _Machine:
         copies_heads = name in ("scatter", "gather")
         warps = nvls_warps(self.context.comm.group.num_ranks, sends_up=True)
         self.context.writer.program(
-            *(position, self.part, prims, pipes),
+            position,
+            self.part,
+            prims,
+            pipes,
             rotation=turn,
             nchunks=len(self.heads),
             sm=int(name == "scatter"),

@@ -73,12 +73,10 @@ class Rule:
             else tuple(row["words"].split())
         )
         return cls(
-            *(
-                row["kind"],
-                row["rows"],
-                int(row["low"] or 0),
-                int(row["high"] or AMOUNT_END),
-            ),
+            row["kind"],
+            row["rows"],
+            int(row["low"] or 0),
+            int(row["high"] or AMOUNT_END),
             into=row["into"],
             absent=int(row["absent"]) if row["absent"] else None,
             words=words,
@@ -129,8 +127,14 @@ PRIMITIVES = {
 """Columns of /primitives: engine's field and type."""
 
 META_NAMES = (
-    *("fabric", "engine", "granularity", "granularity_note"),
-    *("burst_packets", "seed", "version", "command"),
+    "fabric",
+    "engine",
+    "granularity",
+    "granularity_note",
+    "burst_packets",
+    "seed",
+    "version",
+    "command",
 )
 """Fields of the provenance that are attributes of /meta; the texts are datasets."""
 

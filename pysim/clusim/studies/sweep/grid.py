@@ -147,16 +147,18 @@ def _training_row(request: TrainRequest) -> dict[str, Cell]:
     result = stepped(request)
     results = result.to_json()
     names = (
-        *(
-            "gpus",
-            "microbatches",
-            "step_time_s",
-            "tflops_per_gpu",
-            "mfu",
-            "hfu",
-            "compute_s",
-        ),
-        *("exposed_comm_s", "communication_s", "host_wait_s", "bubble_s", "idle_s"),
+        "gpus",
+        "microbatches",
+        "step_time_s",
+        "tflops_per_gpu",
+        "mfu",
+        "hfu",
+        "compute_s",
+        "exposed_comm_s",
+        "communication_s",
+        "host_wait_s",
+        "bubble_s",
+        "idle_s",
     )
     memory, expected = results["memory_GiB"], result.expected
     return {

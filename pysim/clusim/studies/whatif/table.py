@@ -207,16 +207,14 @@ def _compare_outcomes(
     facts = {"Plan": outcome.plan}
     notes = (outcome.cause, *notes) if outcome.error else notes
     return Compared(
-        *(
-            name,
-            outcome.time_ps,
-            outcome.verdict,
-            outcome.busbw_GBps,
-            facts,
-            outcome.loads,
-            held_ps,
-            notes,
-        )
+        name,
+        outcome.time_ps,
+        outcome.verdict,
+        outcome.busbw_GBps,
+        facts,
+        outcome.loads,
+        held_ps,
+        notes,
     )
 
 

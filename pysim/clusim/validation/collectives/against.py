@@ -116,15 +116,15 @@ class Against(JsonObject):
     """
 
     KEYS = (
-        *(
-            "path=curve.path",
-            "rows",
-            "found_errors",
-            "misfit_pct",
-            "hypotheses",
-            "dropped=refuted",
-        ),
-        *("unfinished=omitted_part", "not_simulated", "notes=curve.notes"),
+        "path=curve.path",
+        "rows",
+        "found_errors",
+        "misfit_pct",
+        "hypotheses",
+        "dropped=refuted",
+        "unfinished=omitted_part",
+        "not_simulated",
+        "notes=curve.notes",
     )
 
     curve: MeasuredCurve

@@ -117,21 +117,22 @@ class Point(Prediction, JsonObject):
     """
 
     KEYS = (
-        *(
-            "*row.group",
-            "source=row.source",
-            "iters=row.iters?",
-            "size_bytes=row.size_bytes",
-        ),
-        *("measured_us=row.time_us", "spread_pct=row.spread_pct?", "predicted_us"),
-        *(
-            "predicted_low_us",
-            "predicted_high_us",
-            "unknown",
-            "error_pct=signed_pct",
-            "ran=executed",
-        ),
-        *("calibrated=calibration_sets", "followed", "notes", "where=row.where"),
+        "*row.group",
+        "source=row.source",
+        "iters=row.iters?",
+        "size_bytes=row.size_bytes",
+        "measured_us=row.time_us",
+        "spread_pct=row.spread_pct?",
+        "predicted_us",
+        "predicted_low_us",
+        "predicted_high_us",
+        "unknown",
+        "error_pct=signed_pct",
+        "ran=executed",
+        "calibrated=calibration_sets",
+        "followed",
+        "notes",
+        "where=row.where",
     )
 
     row: Row

@@ -65,18 +65,17 @@ class Explained(JsonObject):
     """
 
     KEYS = (
-        *("where=point.row.where", "group", "size_bytes=point.row.size_bytes"),
-        *(
-            "measured_us=point.row.time_us",
-            "spread_pct=point.row.spread_pct?",
-            "predicted_us",
-        ),
-        *(
-            "error_pct=point.signed_pct",
-            "ran=point.executed",
-            "calibrated=point.calibration_sets",
-        ),
-        *("notes=point.notes", "terms"),
+        "where=point.row.where",
+        "group",
+        "size_bytes=point.row.size_bytes",
+        "measured_us=point.row.time_us",
+        "spread_pct=point.row.spread_pct?",
+        "predicted_us",
+        "error_pct=point.signed_pct",
+        "ran=point.executed",
+        "calibrated=point.calibration_sets",
+        "notes=point.notes",
+        "terms",
     )
 
     point: Point

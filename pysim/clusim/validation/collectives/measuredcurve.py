@@ -138,12 +138,11 @@ def read_curve(path: str | Path, test: Program) -> MeasuredCurve:
     return MeasuredCurve(
         str(path),
         {size: median(some) for size, some in sorted(times.items())},
-        *(first.types[0], first.ops[0]),
-        *(
-            first.config.get("nGpus", 0),
-            first.config.get("nThread", 0),
-            first.n_ranks,
-        ),
+        first.types[0],
+        first.ops[0],
+        first.config.get("nGpus", 0),
+        first.config.get("nThread", 0),
+        first.n_ranks,
         omitted,
     )
 

@@ -64,24 +64,22 @@ class CurveGroup(JsonObject):
     """
 
     KEYS = (
-        *(
-            "system",
-            "n_nodes",
-            "n_gpus",
-            "collective",
-            "algorithm",
-            "protocol",
-            "channels?",
-            "domains?",
-        ),
-        *(
-            "nccl_version",
-            "gpus_per_process?",
-            "threads_per_process?",
-            "harness?",
-            "cuda_graph",
-        ),
-        *("plugin", "environment", "release"),
+        "system",
+        "n_nodes",
+        "n_gpus",
+        "collective",
+        "algorithm",
+        "protocol",
+        "channels?",
+        "domains?",
+        "nccl_version",
+        "gpus_per_process?",
+        "threads_per_process?",
+        "harness?",
+        "cuda_graph",
+        "plugin",
+        "environment",
+        "release",
     )
 
     system: str

@@ -67,21 +67,17 @@ class StepAgainst(JsonObject):
     """
 
     KEYS = (
-        *(
-            "path=log.path",
-            "kind=log.kind",
-            "steps",
-            "measured_s",
-            "spread",
-            "predicted_s",
-        ),
-        *(
-            "error_pct",
-            "misfit_pct",
-            "hypotheses",
-            "unfinished=omitted_part",
-            "not_simulated",
-        ),
+        "path=log.path",
+        "kind=log.kind",
+        "steps",
+        "measured_s",
+        "spread",
+        "predicted_s",
+        "error_pct",
+        "misfit_pct",
+        "hypotheses",
+        "unfinished=omitted_part",
+        "not_simulated",
     )
 
     log: StepLog
@@ -139,7 +135,9 @@ class StepAgainst(JsonObject):
         """Return the causes by misfit."""
         return [
             RankedCause(
-                *(cause.titles, cause.change, cause.misfit_pct(self.measured_us)),
+                cause.titles,
+                cause.change,
+                cause.misfit_pct(self.measured_us),
                 {"step": cause.times_us[STEP]},
             )
             for cause in (self.found.causes if self.found else ())

@@ -60,26 +60,20 @@ class StepPoint(Prediction, JsonObject):
     """
 
     KEYS = (
-        *(
-            "id=row.id",
-            "where=row.where",
-            "source=row.source",
-            "chip",
-            "framework=row.framework",
-        ),
-        *(
-            "model=row.model",
-            "n_gpus=row.n_gpus",
-            "micro_batch=row.micro_batch?",
-            "measured_s",
-        ),
-        *(
-            "predicted_s",
-            "error_pct",
-            "host_wait_s",
-            "calibrated=calibration_sets",
-            "notes",
-        ),
+        "id=row.id",
+        "where=row.where",
+        "source=row.source",
+        "chip",
+        "framework=row.framework",
+        "model=row.model",
+        "n_gpus=row.n_gpus",
+        "micro_batch=row.micro_batch?",
+        "measured_s",
+        "predicted_s",
+        "error_pct",
+        "host_wait_s",
+        "calibrated=calibration_sets",
+        "notes",
     )
 
     row: StepRow
@@ -99,15 +93,13 @@ class StepPoint(Prediction, JsonObject):
         """Key of rows with alternative layouts: system, model, sequence and number of GPUs."""
         row = self.row
         return (
-            *(
-                row.source,
-                row.hardware,
-                row.n_gpus,
-                row.model,
-                row.layers,
-                row.hidden,
-                row.seq,
-            ),
+            row.source,
+            row.hardware,
+            row.n_gpus,
+            row.model,
+            row.layers,
+            row.hidden,
+            row.seq,
             row.precision,
         )
 

@@ -351,7 +351,10 @@ class Recorder:
             return
         key = self._key(name)
         reduction = Comm(
-            *("tensor", "all_gather", m * k * self.element_bytes, f"{name} input"),
+            "tensor",
+            "all_gather",
+            m * k * self.element_bytes,
+            f"{name} input",
             key=key,
             part="input",
         )

@@ -279,13 +279,15 @@ def save_behind(
     if not is_written:
         return
     ready = emitter.builder.marker(
-        *(first, "checkpoint"),
+        first,
+        "checkpoint",
         stream=STORAGE,
         after=[t for tasks in tails.values() for t in tasks],
     )
     for rank in everyone:
         task = emitter.builder.delay(
-            *(rank, round(checkpoint.write_s * 1e12)),
+            rank,
+            round(checkpoint.write_s * 1e12),
             stream=STORAGE,
             name=STORAGE,
             after=(ready,),
@@ -293,7 +295,8 @@ def save_behind(
         emitter.tail[rank] = (*emitter.tail[rank], task)
     # All continue together: the slowest copy may last longer than the writing.
     done = emitter.builder.marker(
-        *(first, "checkpoint written"),
+        first,
+        "checkpoint written",
         after=[t for rank in everyone for t in emitter.tail[rank]],
     )
     emitter.join({rank: (done,) for rank in everyone})

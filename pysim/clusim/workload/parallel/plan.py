@@ -301,7 +301,10 @@ class ParallelPlan:
             self.stages[stage],
             self.optimizer,
             Keeping(
-                *(self.zero, mesh.shards, mesh.expert_shards, microbatches_held),
+                self.zero,
+                mesh.shards,
+                mesh.expert_shards,
+                microbatches_held,
                 gathered=workload.data.prefetch if workload.data.reshard else None,
                 weight_versions=versions,
                 states_on_host=workload.offload.optimizer,

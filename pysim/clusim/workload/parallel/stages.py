@@ -152,7 +152,8 @@ def shard_of(
         raise complain(workload, ("tensor", "overlap"), message)
     if along and style != "paired":
         raise complain(
-            *(workload, ("tensor", "style")),
+            workload,
+            ("tensor", "style"),
             f"{style} with sequence_parallel: sequence shards require paired matrices; use paired",
         )
     sums, eager = kernels_by(workload.host)

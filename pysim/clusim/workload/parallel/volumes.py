@@ -66,9 +66,12 @@ def legs_of(
 
 
 IN_SWITCH = (
-    *(Algorithm.NVLS.key, Algorithm.NVLS_TREE.key),
-    *(Algorithm.COLLNET_DIRECT.key, Algorithm.COLLNET_CHAIN.key),
-    *("sharp", "multimem"),
+    Algorithm.NVLS.key,
+    Algorithm.NVLS_TREE.key,
+    Algorithm.COLLNET_DIRECT.key,
+    Algorithm.COLLNET_CHAIN.key,
+    "sharp",
+    "multimem",
 )
 """Algorithms with reduction or copies in switches."""
 
