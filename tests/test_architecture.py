@@ -335,6 +335,7 @@ FRONTS = {
     "clusim.collectives.builder.ScheduleBuilder.send",
     "clusim.collectives.builder.ScheduleBuilder.recv",
     "clusim.schedule.builder.ProgramBuilder.kernel",
+    "clusim.policies.paths.Adaptive.choose",
 }
 
 

@@ -150,7 +150,7 @@ def test_a_policy_of_schedules_orders_classes_as_the_rule_of_the_engine(tmp_path
         (f"{wire_policies.PLACE}:Oldest", 2),
         (f"{sender_policies.PLACE}:Step", 2),
         (f"{wire_policies.PLACE}:AtOnce", 9),
-        (f"{path_policies.PLACE}:Emptiest", 2),
+        (f"{path_policies.PLACE}:InTurn", 2),
     ],
 )
 def test_policy_check_runs_the_laws_of_each_kind(name: str, laws: int) -> None:
@@ -188,7 +188,7 @@ switches: {own: {base: spectrum4, KEY}}
 cluster:
   {node: hgx-h20, nodes: 4, network: {kind: fat-tree, unit: 2, link: roce-400, switch: own}}
 """
-EMPTIEST = f"{path_policies.PLACE}:Emptiest"
+ADAPTIVE = "adaptive-policy"
 
 
 def crossing(folder: Path, key: str = "", **options: Any) -> Any:
@@ -202,15 +202,15 @@ def crossing(folder: Path, key: str = "", **options: Any) -> Any:
 def test_a_policy_of_paths_chooses_as_adaptive_routing_does(tmp_path: Path) -> None:
     """Of the option and of a type of switches; other choices have other fingerprints."""
     rule = crossing(tmp_path, routing="adaptive").fingerprint
-    policy = f"path={EMPTIEST}"
+    policy = f"path={ADAPTIVE}"
     assert crossing(tmp_path, routing="adaptive", policy=policy).fingerprint == rule
-    key = f"path_policy: '{EMPTIEST}'"
+    key = f"path_policy: '{ADAPTIVE}'"
     assert crossing(tmp_path, key, routing="adaptive").fingerprint == rule
     fabric = clusim.load(tmp_path / "forked.yaml")
     assert loads(to_yaml(fabric)) == fabric
     hashed = crossing(tmp_path, key, routing="ecmp")
     assert hashed.fingerprint != crossing(tmp_path, routing="ecmp").fingerprint
-    assert any(f"path policy: {EMPTIEST}" in note for note in hashed.provenance.notes)
+    assert any(f"path policy: {ADAPTIVE}" in note for note in hashed.provenance.notes)
     none = crossing(tmp_path, key, routing="ecmp", policy="path=none").fingerprint
     assert none == crossing(tmp_path, routing="ecmp").fingerprint
 

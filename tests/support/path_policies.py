@@ -13,35 +13,6 @@ PLACE = __file__
 
 
 @clusim.policy
-class Emptiest:
-    """The wire with the shortest queue; of several the first from a draw on: as packets with a spread choose."""
-
-    by_credit: Final = 0
-
-    def choose(
-        self,
-        now_ps: int,
-        size_bytes: int,
-        key: int,
-        flow: int,
-        draw: int,
-        wires: Sequence[OutputWire],
-    ) -> int:
-        """Compare the queues, with `by_credit` also what buffers hold."""
-        best = draw % len(wires)
-        for step in range(1, len(wires)):
-            number = (draw + step) % len(wires)
-            if load(wires, number, self.by_credit) < load(wires, best, self.by_credit):
-                best = number
-        return best
-
-
-def load(wires: Sequence[OutputWire], number: int, by_credit: int) -> int:
-    """Return the load of a wire."""
-    return wires[number].queue_bytes - by_credit * wires[number].credit_bytes
-
-
-@clusim.policy
 class InTurn:
     """Each wire in turn, over all flows of the switch."""
 

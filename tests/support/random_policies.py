@@ -89,9 +89,10 @@ def joined_image(image: Image, rng: random.Random) -> Image:
 def pathed_image(image: Image, rng: random.Random) -> Image:
     """Return the image with policies of the paths of many switches."""
     nodes = image.nodes.copy()
-    for name in rng.sample(["Emptiest", "InTurn", "Mixed", "Mixed"], 2):
-        constants = (("by_credit", rng.randrange(2)),) if name == "Emptiest" else ()
-        sender = Sender(f"{path_policies.PLACE}:{name}", constants)
+    for name in rng.sample(["", "InTurn", "Mixed", "Mixed"], 2):
+        sender = Sender("adaptive-policy", (("by_credit", rng.randrange(2)),))
+        if name:
+            sender = Sender(f"{path_policies.PLACE}:{name}")
         image = _with_row(image, sender, dict.fromkeys(image.controls.dtype.names or (), 1))
         for node in nodes:
             if node["endpoint"] == NONE and rng.random() < 0.5:

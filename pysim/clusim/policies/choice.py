@@ -41,6 +41,7 @@ def shipped() -> dict[str, SenderPolicy]:
         "plb": paths.Plb,
         "reps": paths.Reps,
         "rccc": rccc.Rccc,
+        "adaptive-policy": paths.Adaptive,
     }
     return {name: read_class(name, cls) for name, cls in classes.items()}
 

@@ -1,12 +1,13 @@
-"""Path policies of senders: PLB, which moves a flow, and REPS, which sprays packets over paths that were not marked.
+"""Choice of paths: PLB moves a flow, REPS sprays packets over paths without marks, adaptive switches compare queues.
 
-**Hardware** NICs that choose the entropy (UDP source port) of each packet, by which switches hash paths.
+**Hardware** NICs that choose the entropy (UDP source port) of each packet, by which switches hash paths; adaptive
+routing of switches.
 
 **Model** PLB (Qureshi et al., SIGCOMM 2022): a flow takes another path after rounds in which more than half of its
 bytes were marked: after few if no packet is in flight, otherwise after more. REPS (Bonato et al., 2024, arXiv
 2407.21625): the path of an acknowledged packet without mark is kept and used again, the oldest first; without one a
 random path is drawn. Both have the window of DCTCP, also after losses. `path` is the entropy: it acts on flows that are
-routed by ECMP.
+routed by ECMP. The shortest queue of a switch is the engine's rule (contract, section 6, load) as a policy.
 
 **Not modelled** Timeouts, after which both draw other paths; the freezing of REPS after failures.
 
@@ -15,8 +16,10 @@ routed by ECMP.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from clusim.policies.kinds import OutputWire
 from clusim.policies.windows import Dctcp, count_marks
 
 A, C = 1664525, 1013904223
@@ -87,3 +90,32 @@ def draw(last: int, key: int) -> int:
     """Return the next random number of 16 bits of a flow: entropy of a UDP source port."""
     mixed = ((last ^ key) * A + C) & 0xFFFFFFFF
     return (mixed ^ (mixed >> 16)) & 0xFFFF
+
+
+class Adaptive:
+    """The wire of a switch with the shortest queue, or least bytes in queue and next buffer (`by_credit`)."""
+
+    by_credit: Final = 0
+
+    def choose(
+        self,
+        now_ps: int,
+        size_bytes: int,
+        key: int,
+        flow: int,
+        draw: int,
+        wires: Sequence[OutputWire],
+    ) -> int:
+        """Compare the wires."""
+        best = draw % len(wires)
+        lowest = 2**62
+        for step in range(len(wires)):
+            number = (draw + step) % len(wires)
+            load = (
+                wires[number].queue_bytes
+                - self.by_credit * wires[number].credit_bytes
+            )
+            if load < lowest:
+                best = number
+                lowest = load
+        return best

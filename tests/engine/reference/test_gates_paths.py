@@ -39,7 +39,8 @@ def forked(name: str = "", senders: int = 2, policy: str = "adaptive", **fields)
     builder.link(far, places[2], (1, 5))
     spread = {"estimate": fields.pop("estimate")} if "estimate" in fields else None
     if name:
-        sender = Sender(f"{path_policies.PLACE}:{name}", tuple(fields.items()))
+        place = name if "-" in name else f"{path_policies.PLACE}:{name}"
+        sender = Sender(place, tuple(fields.items()))
         builder.rows["nodes"][SWITCH]["policy"] = 1 + builder.control(sender)
     more = {} if spread is None else {"spread": builder.spread(**spread)}
     for place in places[:senders]:
@@ -51,7 +52,7 @@ def forked(name: str = "", senders: int = 2, policy: str = "adaptive", **fields)
 def test_a_policy_chooses_as_the_engine_does_by_load(engine, by_credit):
     """Least load, with and without credit: equal fingerprints. A policy that ignores load has another one."""
     rule = finish(engine, forked(estimate=by_credit))
-    found = finish(engine, forked("Emptiest", estimate=by_credit, by_credit=by_credit))
+    found = finish(engine, forked("adaptive-policy", estimate=by_credit, by_credit=by_credit))
     assert found.fingerprint() == rule.fingerprint()
     other = finish(engine, forked("InTurn", estimate=by_credit))
     assert other.fingerprint() != rule.fingerprint()
