@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from support.covering import THOROUGH, split_items
+from support.covering import THOROUGH, examples, split_items
 from support.skips import unexpected
 
 # Background jobs of a shell ignore Ctrl-C, those of nohup SIGHUP, and so would the commands under test.
@@ -29,6 +29,7 @@ sys.dont_write_bytecode = False
 settings.register_profile(
     "clusim",
     deadline=None,
+    max_examples=examples(40),
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=not THOROUGH,
 )

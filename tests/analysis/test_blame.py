@@ -36,7 +36,7 @@ def test_the_parts_of_every_trace_are_the_whole(traces: dict[str, Path]) -> None
         assert all(ps > 0 for ps in table.columns["time_ps"])
 
 
-@pytest.mark.parametrize("seed", range(60 if THOROUGH else 20))
+@pytest.mark.parametrize("seed", range(100 if THOROUGH else 10))
 def test_the_parts_of_every_step_are_the_step(seed: int) -> None:
     ran = run_that_ends(seed)
     end = max(1, ran.time_ps)

@@ -20,7 +20,7 @@ from support.covering import THOROUGH
 from support.images import ImageBuilder, prim
 from support.random_images import random_image
 
-SEEDS = range(120 if THOROUGH else 40)
+SEEDS = range(200 if THOROUGH else 20)
 
 
 def two_ranks() -> ImageBuilder:

@@ -16,7 +16,7 @@ from clusim.schedule.dtypes import ELEMENTS
 from clusim.schedule.executor import Executor
 from clusim.schedule.semantics import run_untimed, verify
 from support.collective_laws import fitting
-from support.covering import THOROUGH
+from support.covering import THOROUGH, examples
 
 PAIRS = list(REGISTRY)
 SMALL = Shape(1024, slices=2, slots=8, slots_per_slice=2, slice_min=64)
@@ -106,7 +106,7 @@ def test_protocols_with_their_own_shapes(pair: tuple[str, str], protocol: str) -
     slices=st.integers(1, 3),
     order=st.integers(0, 2**31),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(50))
 def test_random_sizes_shapes_and_orders(
     pair: tuple[str, str],
     ranks: int,

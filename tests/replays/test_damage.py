@@ -17,6 +17,7 @@ from clusim.formats.recordings.nccl_log import recording_of
 from clusim.replays import replay
 from clusim.replays.placing import ReplayRequest
 from replays.samples import damaged, job
+from support.covering import examples
 
 LINES = job().lines
 HOWS = ("dropped", "shuffled", "spliced", "cut")
@@ -46,7 +47,7 @@ KNOWN = {essence(call) for call in ORIGINAL.distinct if not call.messages}
 MESSAGES = {message for call in ORIGINAL.distinct for message in call.messages}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 10**6), how=st.sampled_from(HOWS))
 def test_damage_invents_no_call(seed: int, how: str) -> None:
     table = table_of(damaged(LINES, seed, how=how))

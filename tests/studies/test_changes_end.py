@@ -19,7 +19,7 @@ from clusim.topology.pcie_paths import acs_on
 from support.covering import THOROUGH
 
 SEED = 5
-EXAMPLES = 200 if THOROUGH else 40
+EXAMPLES = 200 if THOROUGH else 20
 MOST_GPUS = 32 if THOROUGH else 16
 SIZES = ("4KiB", "128KiB", "1MiB", "8MiB") if THOROUGH else ("4KiB", "256KiB")
 OPERATIONS = ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall", "sendrecv")

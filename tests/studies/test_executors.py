@@ -127,8 +127,19 @@ def rows_of(target: Path) -> list[dict[str, object]]:
     return sorted(rows, key=lambda row: str(row["point"]))
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
+    """Return the rows of the sweep in one process."""
+    pytest.importorskip("pyarrow")
+    folder = tmp_path_factory.mktemp("here")
+    (folder / "grid.yaml").write_text(GRID, encoding="utf-8")
+    return swept(folder, "here.parquet", "--jobs", "1")
+
+
 def test_dask_finds_the_same_though_a_worker_is_killed(
-    cluster: tuple[str, list[subprocess.Popen[bytes]]], tmp_path: Path
+    cluster: tuple[str, list[subprocess.Popen[bytes]]],
+    tmp_path: Path,
+    here: list[dict[str, object]],
 ) -> None:
     pytest.importorskip("pyarrow")
     from distributed import Client
@@ -148,18 +159,17 @@ def test_dask_finds_the_same_though_a_worker_is_killed(
             os.kill(pid, signal.SIGKILL)
             rows = found.result()
         assert len(client.ncores()) == 1
-    assert rows == swept(tmp_path, "here.parquet", "--jobs", "1")
+    assert rows == here
     assert len(rows) == 12
 
 
-def test_mpi_finds_the_same(tmp_path: Path) -> None:
+def test_mpi_finds_the_same(tmp_path: Path, here: list[dict[str, object]]) -> None:
     pytest.importorskip("mpi4py")
     pytest.importorskip("pyarrow")
     mpiexec = Path(sys.executable).with_name("mpiexec")
     if not mpiexec.exists():
         pytest.skip("no mpiexec beside this Python")
     (tmp_path / "grid.yaml").write_text(GRID, encoding="utf-8")
-    here = swept(tmp_path, "here.parquet", "--jobs", "1")
     program = [str(mpiexec), "-n", "3", sys.executable, "-m", "mpi4py.futures", "-m", "clusim"]
     words = ["sweep", str(tmp_path / "grid.yaml"), "-o", str(tmp_path / "away.parquet")]
     subprocess.run([*program, *words, "--executor", "mpi"], check=True, capture_output=True)

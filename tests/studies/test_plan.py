@@ -23,15 +23,15 @@ from clusim.workload import Workload
 from clusim.workload.parallel.plan import model_of
 from clusim_cli.main import cli
 
-DENSE = {"base": "gpt3-1.3b", "layers": 2, "hidden": 1024, "heads": 8, "kv_heads": 8, "vocab": 4096}
+DENSE = {"base": "gpt3-1.3b", "layers": 2, "hidden": 512, "heads": 8, "kv_heads": 8, "vocab": 2048}
 EXPERTS = {
-    **{"base": "mixtral-8x7b", "layers": 2, "hidden": 1024, "heads": 8, "kv_heads": 8},
-    **{"intermediate": 2048, "experts": 4, "vocab": 4096},
+    **{"base": "mixtral-8x7b", "layers": 2, "hidden": 512, "heads": 8, "kv_heads": 8},
+    **{"intermediate": 1024, "experts": 4, "vocab": 2048},
 }
 
 
 def job(model: dict[str, Any] | str = DENSE, **more: Any) -> Workload:
-    spec = {"name": "job", "model": model, "sequence": 512, "batch": {"global": 4}, **more}
+    spec = {"name": "job", "model": model, "sequence": 256, "batch": {"global": 4}, **more}
     return Workload.model_validate(spec)
 
 
@@ -58,12 +58,13 @@ def test_layouts_use_all_gpus_and_divide_the_batch() -> None:
 def test_the_search_finds_the_best_of_a_space_and_no_estimate_is_below_its_bound(
     model: dict[str, Any],
 ) -> None:
-    whole = clusim.plan(job(model), "a100x4-mesh", estimates=1000)
+    work = job(model, batch={"global": 2})
+    whole = clusim.plan(work, "a100x4-mesh", estimates=1000)
     assert len(whole.steps) == whole.layouts - sum(whole.omitted.values()) > 20
     for row in whole.steps:
         assert row.bound_s <= row.step_time_s, row.words
         assert row.bound_s <= row.forecast_s, row.words
-    few = clusim.plan(job(model), "a100x4-mesh", estimates=6)
+    few = clusim.plan(work, "a100x4-mesh", estimates=6)
     assert few.steps[0].step_time_s <= 1.01 * whole.steps[0].step_time_s
     assert whole.unknown == 0
     assert few.unknown <= len(whole.steps) - 6

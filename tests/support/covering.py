@@ -13,9 +13,14 @@ from typing import Any
 
 import pytest
 
-__all__ = ["THOROUGH", "choose_rows", "few_racks", "split_items"]
+__all__ = ["THOROUGH", "choose_rows", "examples", "few_racks", "split_items"]
 
 THOROUGH = os.environ.get("CLUSIM_THOROUGH", "0") not in ("", "0")
+
+
+def examples(count: int) -> int:
+    """Return how many random examples run: ten times as many in a thorough run."""
+    return 10 * count if THOROUGH else count
 
 
 LARGE_RACKS = ("gb300-nvl72", "gcp-a4x-max", "vera-rubin-nvl72")

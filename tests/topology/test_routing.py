@@ -20,6 +20,7 @@ from clusim.topology.arrays import arrays_of
 from clusim.topology.deadlock import dependency_cycle
 from clusim.topology.routing import route
 from support.arrays import hop_latency_ps
+from support.covering import examples
 
 HOST = Endpoint()
 
@@ -62,7 +63,7 @@ def forwarding_graph(net: Fabric, target: str) -> nx.DiGraph[str]:
     return graph
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 @given(fabrics())
 def test_groups_are_all_wires_on_shortest_paths(net: Fabric) -> None:
     arrays = arrays_of(net)
@@ -81,7 +82,7 @@ def test_groups_are_all_wires_on_shortest_paths(net: Fabric) -> None:
         assert found == expected
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(10))
 @given(fabrics())
 def test_wires_come_in_pairs_and_groups_keep_parallel_wires_together(net: Fabric) -> None:
     arrays = arrays_of(net)

@@ -16,6 +16,7 @@ from clusim.base.units import parse_rate
 from clusim.topology import loads
 from clusim.topology.arrays import arrays_of
 from clusim.topology.schema import Topology
+from support.covering import examples
 
 GOOD = """\
 name: small
@@ -413,7 +414,7 @@ def test_a_name_is_one_line_that_prints(name: str) -> None:
         loads(text, "forged.yaml")
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(50))
 @given(st.data())
 def test_damaged_files_only_ever_raise_clusim_errors(data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(SEEDS))
@@ -430,7 +431,7 @@ def test_damaged_files_only_ever_raise_clusim_errors(data: st.DataObject) -> Non
     assert all(line.startswith("net.yaml:") for line in message.splitlines())
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(st.binary(max_size=200))
 def test_any_bytes_only_ever_raise_clusim_errors(raw: bytes) -> None:
     message = refusal(raw.decode("utf-8", "replace"))

@@ -34,6 +34,7 @@ from formats.algorithms.msccl_plans import (
     two_steps,
     written,
 )
+from support.covering import examples
 from support.realfiles import real_files
 
 SAMPLE = Path(__file__).parents[3] / "traces" / "allpairs-4.xml"
@@ -364,7 +365,7 @@ def test_replay_points_to_run(clusim: Clusim) -> None:
     assert f"`clusim run TOPOLOGY --algorithm {SAMPLE}`" in err
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_damaged_plans_are_refused_or_run(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -28,6 +28,7 @@ from clusim_cli.main import run
 from clusim_formats.algorithms.mscclpp import build, load
 from clusim_formats.algorithms.mscclpp_json import read_plan
 from formats.algorithms import mscclpp_plans as plans
+from support.covering import examples
 from support.realfiles import real_files
 
 SAMPLE = Path(__file__).parents[3] / "traces" / "allpairs-4.mscclpp.json"
@@ -349,7 +350,7 @@ def test_replay_points_to_run(clusim: Clusim) -> None:
     assert f"`clusim run TOPOLOGY --algorithm {SAMPLE}`" in err
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_damaged_plans_are_refused_or_run(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -377,7 +378,7 @@ def test_damaged_plans_are_refused_or_run(
         verify(load(path, None, 4096))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(st.data())
 def test_plans_with_changed_operations_are_refused_or_run(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

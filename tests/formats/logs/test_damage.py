@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from clusim.base.errors import ClusimError
 from clusim.formats.logs import Log, read_logs, report, summarize
 from formats.logs.samples import ALL, begin, call, read
+from support.covering import examples
 
 TABLE = """\
 # nThread 1 nGpus 2 minBytes 8 maxBytes 64 step: 2(factor) warmup iters: 5 iters: 20
@@ -69,14 +70,14 @@ def test_changed_bytes(seed: int) -> None:
     survives(mutate(JOB.encode(), random.Random(seed)))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=2000), st.integers(0, len(JOB)))
 def test_any_bytes_anywhere(data: bytes, at: int) -> None:
     text = JOB.encode()
     survives(text[:at] + data + text[at:])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(
     st.lists(
         st.tuples(

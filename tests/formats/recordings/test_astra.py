@@ -16,6 +16,7 @@ from clusim.formats.recordings.kinds import kind_of
 from clusim_cli.main import run
 from clusim_formats.recordings.astra import POLICIES, read
 from formats.recordings.layertables import START, layer, rank_events, table, total, whole
+from support.covering import examples
 
 SAMPLE = Path(__file__).resolve().parents[3] / "traces" / "resnet-data-8.astra.txt"
 US = 1_000_000
@@ -330,7 +331,7 @@ def test_every_parallelism_is_recognized(tmp_path: Path, policy: str) -> None:
 WORDS = ["", "-1", "x", "1e300", "ALLREDUCE", "MODEL", "99999999999999999999", "\u0663", "NONE"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 10**6), how=st.sampled_from(["drop", "cut", "swap", "mutate"]))
 def test_damage_is_refused_or_invents_nothing(seed: int, how: str) -> None:
     rng = random.Random(seed)

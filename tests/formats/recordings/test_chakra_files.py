@@ -26,6 +26,7 @@ from clusim.replays import replay
 from clusim.replays.placing import ReplayRequest
 from clusim_cli.main import run
 from formats.recordings.chakra_traces import SAMPLE, coll, comp, files, message, node, sample, trace
+from support.covering import examples
 from support.realfiles import real_files
 
 US = 1_000_000
@@ -181,7 +182,7 @@ def seen(found: Recording) -> Seen:
     }
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(
     seed=st.integers(0, 10**6), how=st.sampled_from(["cut", "mutate", "shuffle", "drop", "insert"])
 )

@@ -17,6 +17,7 @@ from clusim.replays import replay
 from clusim.replays.placing import ReplayRequest
 from clusim_cli.main import run
 from clusim_formats.recordings.goal import EAGER_BYTES, read
+from support.covering import examples
 
 SAMPLE = Path(__file__).resolve().parents[3] / "traces" / "ring-4.goal"
 US = 1_000_000
@@ -236,7 +237,7 @@ def test_many_operations_of_one_cpu_are_read_in_a_moment(tmp_path: Path) -> None
 WORDS = ["requires", "irequires", "calc", "send", "-1", "99999", "}", "{", "\0", "rank 1 {", "tag"]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(25))
 @given(seed=st.integers(0, 10**6), how=st.sampled_from(["drop", "cut", "swap", "mutate"]))
 def test_damage_is_refused_or_invents_nothing(seed: int, how: str) -> None:
     rng = random.Random(seed)

@@ -19,6 +19,7 @@ from clusim.formats.recordings.kinds import kind_of
 from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.replays import replay
 from clusim.replays.placing import ReplayRequest
+from support.covering import examples
 from support.realfiles import CORPUS
 
 SHIPPED = Path(__file__).resolve().parents[3] / "traces" / "inspector-8ranks.jsonl"
@@ -329,7 +330,7 @@ def test_a_cut_gzip_is_one_line(tmp_path: Path) -> None:
 WHOLE = {essence(e) for e in read(SHIPPED).events}
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_invents_no_call(data: st.DataObject, tmp_path: Path) -> None:
     rows = job().splitlines()[: 2 * len(CALLS)]
@@ -367,7 +368,7 @@ def test_damage_invents_no_call(data: st.DataObject, tmp_path: Path) -> None:
     assert {(essence(e)[0], *essence(e)[first:6]) for e in found.events} <= bare
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=st.sampled_from([None, -1, 1e400, 10**40, "x", [], {}, True, 1 << 62]), key=st.sampled_from(
     ["header", "id", "rank", "n_ranks", "nnodes", "metadata", "hostname", "pid", "dump_timestamp_us", "coll_perf",
      "coll", "coll_sn", "coll_msg_size_bytes", "coll_exec_time_us", "event_trace_ts", "kernel_events",

@@ -19,6 +19,7 @@ from clusim.formats.recordings import Recording
 from clusim.formats.recordings.kineto import read
 from clusim_cli.main import run
 from formats.recordings.kineto_traces import save, training
+from support.covering import examples
 from support.realfiles import real_files
 
 
@@ -99,7 +100,7 @@ def attempt(files: list[str]) -> Recording | None:
 INTACT = [training(rank) for rank in range(2)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(st.integers(0, 1 << 32), st.sampled_from(["drop", "shuffle", "cut"]))
 def test_damage_adds_no_event(seed: int, how: str) -> None:
     rng = random.Random(seed)
@@ -148,7 +149,7 @@ STRANGE = [
 ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(50))
 @given(st.integers(0, 1 << 32))
 def test_strange_values_are_no_traceback(seed: int) -> None:
     rng = random.Random(seed)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from clusim.base.errors import InputError
 from clusim.formats.recordings.kinds import kind_of
 from clusim_formats.recordings.pluginlines import read
+from support.covering import examples
 
 TRACES = Path(__file__).resolve().parents[3] / "traces"
 COMMA, MINIMAL = TRACES / "comma-4ranks", TRACES / "minimal-2ranks.jsonl"
@@ -145,7 +146,7 @@ def test_files_of_two_jobs(tmp_path: Path) -> None:
         read(lines(tmp_path / "a.jsonl", one, other))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 10**6), which=st.booleans())
 def test_damage_is_refused_or_invents_nothing(seed: int, which: bool) -> None:
     rng = random.Random(seed)

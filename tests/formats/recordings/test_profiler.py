@@ -16,6 +16,7 @@ from clusim.formats.recordings.model import ABSENT, Event, Recording
 from clusim.replays import replay
 from clusim.replays.placing import ReplayRequest
 from clusim_formats.recordings.profiler import read
+from support.covering import examples
 from support.realfiles import CORPUS
 
 SHIPPED = Path(__file__).resolve().parents[3] / "traces" / "profiler-2ranks"
@@ -264,7 +265,7 @@ def test_a_cut_file_is_read_to_its_end(tmp_path: Path) -> None:
     assert any("not JSON" in text for text in found.skipped)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_invents_no_call(data: st.DataObject, tmp_path: Path) -> None:
     lines = job(0, quoted=False).splitlines()
@@ -297,7 +298,7 @@ def test_damage_invents_no_call(data: st.DataObject, tmp_path: Path) -> None:
     assert {e for e in invented if e[2] != "broadcast"} == set()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     key=st.sampled_from(["CommHash", "Rank", "Count", "Datatype", "SeqNum", "Peer", "pid", "ts", "id", "cat", "args"]),
     value=st.sampled_from(["null", "-1", "1e999", "9" * 30, "[]", "{}", "true", '"x"', "131071"]),

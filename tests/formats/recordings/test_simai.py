@@ -16,6 +16,7 @@ from clusim.formats.recordings.kinds import kind_of
 from clusim_cli.main import run
 from clusim_formats.recordings.simai import read
 from formats.recordings.layertables import layer, rank_events, table, total, whole
+from support.covering import examples
 
 SAMPLE = Path(__file__).resolve().parents[3] / "traces" / "gpt-tp8-dp2.simai.txt"
 HEAD = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
@@ -215,7 +216,7 @@ def test_nonsense_is_refused(tmp_path: Path, first: str, message: str) -> None:
 WORDS = ["", "-1", "x", "1e300", "ALLREDUCE_EP", "ALLTOALL", "99999999999999999999", "0"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 10**6), how=st.sampled_from(["drop", "cut", "shuffle", "mutate"]))
 def test_damage_is_refused_or_invents_nothing(seed: int, how: str) -> None:
     rng = random.Random(seed)

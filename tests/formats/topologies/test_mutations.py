@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from clusim.base.errors import ClusimError, InternalError
 from clusim.formats.topologies import KINDS, import_text
-from support.covering import THOROUGH
+from support.covering import THOROUGH, examples
 
 SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())
-MUTATIONS = 300 if THOROUGH else 100
+MUTATIONS = 400 if THOROUGH else 40
 """Of each sample; `fuzz/test_fuzz.py` has 6,000 more for the same readers."""
 
 INTERESTING = (
@@ -96,7 +96,7 @@ def test_every_kind_refuses_what_is_another_kind(kind: str) -> None:
         survives(text, "x", kind)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(65))
 @given(st.text(max_size=400), st.sampled_from([None, *KINDS]))
 def test_any_text(text: str, kind: str | None) -> None:
     survives(text, "x", kind)
@@ -137,7 +137,7 @@ def _element(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 @given(st.lists(st.recursive(st.just(""), _element, max_leaves=12), max_size=4))
 def test_any_tree_of_known_elements(parts: list[str]) -> None:
     survives(f"<system>{''.join(parts)}</system>", "x.xml")
@@ -168,7 +168,7 @@ _KEYS = st.sampled_from(
 _LINKS = st.lists(st.dictionaries(_KEYS, _VALUES, max_size=6), max_size=5)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(65))
 @given(_NODES, _LINKS, st.booleans(), st.booleans())
 def test_any_node_link_graph(
     nodes: list[object], links: list[object], directed: bool, ours: bool
