@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "studies": "analysis base jobs nccl nccltests policies replays report results simulation topology training"
     " workload",
     "clusim": "base collectives nccltests policies programs replays results schedule simulation studies topology"
-    " training workload",
+    " training validation workload",
 }
 
 # Modules of `clusim` itself: public names, and what gathers them.

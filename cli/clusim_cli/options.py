@@ -319,6 +319,14 @@ def as_json(form: str, more: str = "") -> Decorator[Any]:
     )
 
 
+row_sizes = _shared(
+    "--sizes",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Maximum sizes per group of rows.",
+    said="all",
+)
+
 plot = _shared("--plot", type=PICTURE, metavar="PATH", help="Draw a figure.")
 
 html = _shared("--html", type=OUTPUT, metavar="FILE", help="Write a page.")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from clusim.studies.plan.api import plan
     from clusim.topology import Fabric, FabricBuilder, load
     from clusim.training.api import train
+    from clusim.validation.calibration.api import calibrate
     from clusim.workload import prices as kernels
 
     __version__: str
@@ -41,6 +42,7 @@ __all__ = [
     "Schedule",
     "Traffic",
     "__version__",
+    "calibrate",
     "collective",
     "collectives",
     "fabric",
@@ -76,6 +78,7 @@ _HOME = {
     "replay": "clusim.api",
     "train": "clusim.training.api",
     "plan": "clusim.studies.plan.api",
+    "calibrate": "clusim.validation.calibration.api",
 }
 _MODULES = {
     "collectives": "clusim.collectives",

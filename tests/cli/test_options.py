@@ -78,6 +78,7 @@ def test_the_machine_is_an_argument_except_where_files_of_jobs_are() -> None:
         "nccl-tests",
         "replay",
         "plan",
+        "calibrate system",
         "shrink",
         "exec",
         "torchrun",

@@ -19,7 +19,12 @@ from support.covering import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-EXAMPLES = {"custom_topology.py": 15, "custom_algorithm.py": 20, "training_schedule.py": 30}
+EXAMPLES = {
+    "custom_topology.py": 15,
+    "custom_algorithm.py": 20,
+    "training_schedule.py": 30,
+    "variables.py": 45,
+}
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -3,22 +3,94 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
 
 from clusim_cli import options
 from clusim_cli.outputs import OUTPUT, GuardedGroup
-from clusim_cli.params import CHIP
+from clusim_cli.params import CHIP, MEASURED, TOPOLOGY
+
+
+class _SystemGroup(GuardedGroup):
+    """Group whose command is ``system`` if no command has its first word."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of the words."""
+        if args and args[0] not in self.commands:
+            args = ["system", *args]
+        return super().resolve_command(ctx, args)
 
 
 @click.group(
     "calibrate",
-    cls=GuardedGroup,
-    short_help="Measure the hardware of this computer.",
+    cls=_SystemGroup,
+    short_help="Fit figures of a system to measurements; measure a GPU.",
 )
 def command() -> None:
-    """Measure figures of your hardware, which presets can only guess."""
+    """Set figures of your hardware, which presets can only guess.
+
+    clusim calibrate SYSTEM FILES is clusim calibrate system SYSTEM FILES.
+    """
+
+
+@command.command("system", short_help="Fit figures of a system to measurements.")
+@click.argument("topology", type=TOPOLOGY)
+@click.argument("files", nargs=-1, required=True, type=MEASURED)
+@options.output(more="The overlay, a topology file for every command.")
+@click.option("--move", "most", type=click.IntRange(1, 16), default=4, show_default=True, metavar="N",
+              help="Most figures that move.")  # fmt: skip
+@options.row_sizes(said="8")
+@options.jobs()
+@options.as_json("clusim.validation.calibration.result:Calibration")
+@options.no_progress()
+def system(
+    topology: str,
+    files: tuple[Path, ...],
+    output: str | None,
+    most: int,
+    sizes: int | None,
+    jobs: int | None,
+    as_json: bool,
+    no_progress: bool,
+) -> None:
+    """Fit a few figures of TOPOLOGY to measured collectives in FILES: outputs of nccl-tests, tables of clusim validate,
+    dumps of NCCL's Inspector.
+
+    Only calibrated and assumed figures move, by their priors. Errors are printed before and after, also of omitted
+    rows.
+    """
+    from clusim.base.errors import InputError
+    from clusim.base.files import check_place
+    from clusim.validation.calibration.api import calibrate
+    from clusim.validation.calibration.rows import SIZES
+    from clusim_cli.progress import shown_progress
+
+    if output is not None:
+        check_place(output)
+    with shown_progress(not no_progress, None) as bar:
+        calibration = calibrate(
+            topology,
+            files,
+            figures=most,
+            sizes=sizes or SIZES,
+            jobs=jobs,
+            notify=bar.begins,
+        )
+    if output is not None and not calibration.figures:
+        raise InputError(
+            f"{output}: not written: no figure of {topology} fits these rows better"
+        )
+    if output is not None:
+        calibration.write(Path(output))
+    click.echo(
+        json.dumps(calibration.to_json())
+        if as_json
+        else "\n".join(calibration.lines())
+    )
 
 
 @command.command("gpu", short_help="Measure the kernels of a GPU.")
@@ -42,8 +114,6 @@ def gpu(
 
     A workload uses it with 'hardware: {kernels: FILE}', a topology with 'chips: {NAME: {base: CHIP, kernels: FILE}}'.
     """
-    from pathlib import Path
-
     from clusim.base.errors import InputError
     from clusim.base.files import write_text
     from clusim.hardware.kernels.calibrate import check_record, measure, overlay
@@ -92,8 +162,6 @@ def gpu(
 
 def _read_record(source: str) -> Any:
     """Return the values of a record; an error names the file."""
-    from pathlib import Path
-
     from clusim.base.errors import InputError
     from clusim.base.limits import json_problem
 

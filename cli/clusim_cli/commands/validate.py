@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     "--system",
     help="Only rows of this system; for outputs of nccl-tests, the preset they ran on.",
 )
-@click.option("--sizes", type=click.IntRange(1), metavar="N",
-              help="Maximum sizes per group of rows.  [default: all]")  # fmt: skip
+@options.row_sizes()
 @click.option("--campaign", type=click.IntRange(1), metavar="N",
               help="Maximum rows of a source on a system with a number of nodes, or of steps of a source."
               "  [default: all]")  # fmt: skip

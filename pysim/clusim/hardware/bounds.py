@@ -114,6 +114,19 @@ def scale_value(value: Value, factor: float) -> Value:
     )
 
 
+def is_continuous(value: Value) -> bool:
+    """Return True if all parts of a value are times, rates or fractions above 0; not sizes, counts and words."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(map(is_continuous, value.values()))
+    try:
+        number, write = _quantity(value)
+    except (UnitError, TypeError, ValueError):
+        return False
+    return number > 0 and (
+        write in (_write_time, _write_rate) or isinstance(value, float)
+    )
+
+
 def bounds_words(value: Value, bounds: tuple[float, float]) -> str:
     """Return bounds in words: ``100 ns to 150 ns``; of several numbers relative."""
     if isinstance(value, Mapping):

@@ -176,19 +176,51 @@ def scaled_figures(factors: Mapping[str, float]) -> Iterator[None]:
         _FACTORS.reset(token)
 
 
+_OVERLAID: ContextVar[Mapping[str, Figure] | None] = ContextVar(
+    "overlaid", default=None
+)
+
+
+@contextmanager
+def overlaid_figures(figures: Mapping[str, Figure]) -> Iterator[None]:
+    """Replace figures in topologies that are created within the context.
+
+    Parameters
+    ----------
+    figures : mapping
+        Text of a figure (`str`) -> the figure in its place. Contexts in this one replace its figures.
+    """
+    outer = _OVERLAID.get() or {}
+    token = _OVERLAID.set({**figures, **outer})
+    try:
+        yield
+    finally:
+        _OVERLAID.reset(token)
+
+
+def current_figure(figure: Figure) -> Figure:
+    """Return a figure, or the one in its place within `overlaid_figures`."""
+    overlaid = _OVERLAID.get()
+    return overlaid.get(str(figure), figure) if overlaid else figure
+
+
 def value_of(figure: Figure) -> Value:
-    """Return the value of a figure, scaled within `scaled_figures`."""
-    factors = _FACTORS.get()
+    """Return the value of a figure, replaced and scaled as by `overlaid_figures` and `scaled_figures`."""
+    figure, factors = current_figure(figure), _FACTORS.get()
     factor = factors.get(str(figure)) if factors else None
     return figure.value if factor is None else scale_value(figure.value, factor)
 
 
 def any_scaled(figures: Iterable[Figure] | None = None) -> bool:
-    """Return True within `scaled_figures` if one of the figures is scaled; None: any figure."""
-    factors = _FACTORS.get()
-    if figures is None or not factors:
-        return bool(factors)
-    return any(str(figure) in factors for figure in figures)
+    """Return True if one of the figures is scaled or replaced in this context; None: any figure."""
+    changes = {**(_FACTORS.get() or {}), **(_OVERLAID.get() or {})}
+    if figures is None or not changes:
+        return bool(changes)
+    return any(
+        text in changes
+        for figure in figures
+        for text in (str(figure), str(current_figure(figure)))
+    )
 
 
 def check_figures(

@@ -105,6 +105,8 @@ class Communicator:
         Least size for which messages are cut: a run that represents a longer one cuts its messages equally.
     ranks : tuple of int
         Per rank of the communicator, its rank on the fabric.
+    overlaid : tuple of (str, str)
+        Texts of figures that an overlay of the fabric replaces, and the values in their place.
     """
 
     name: str
@@ -122,6 +124,7 @@ class Communicator:
     p2p_per_peer: int
     ranks: tuple[int, ...] = ()
     p2p_least_bytes: int = 0
+    overlaid: tuple[tuple[str, str], ...] = ()
 
     @property
     def node_graphs(self) -> tuple[Graph, ...]:
@@ -360,7 +363,8 @@ def communicator(
     agreed = _agree(fabric, systems, machines, list(result.values()))
     number = {name: rank for rank, name in enumerate(fabric.ranks)}
     on_fabric = tuple(number[name] for machine in machines for name in machine.gpus)
-    return replace(agreed, ranks=on_fabric)
+    overlaid = tuple((text, str(f.value)) for text, f in fabric.figures.items())
+    return replace(agreed, ranks=on_fabric, overlaid=overlaid)
 
 
 def _endpoints(fabric: Fabric) -> list[Endpoint]:

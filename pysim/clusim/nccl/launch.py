@@ -59,23 +59,29 @@ class Host:
         Ranks of the communicator.
     alone : bool
         True if each thread of a process launches only its kernels, as since NCCL 2.9.
+    overlaid : tuple of (str, str)
+        Texts of figures that an overlay replaces, and the values in their place.
     """
 
     architecture: str
     vendor: str
     num_ranks: int
     alone: bool = True
+    overlaid: tuple[tuple[str, str], ...] = ()
 
 
 def host_of(comm: Communicator) -> Host:
     """Return the host of a communicator, by its oldest GPU."""
     group = comm.group
     alone = since(comm.version, "threads launch alone")
-    return Host(comm.architecture, group.cpu_vendor, group.num_ranks, alone)
+    vendor, overlaid = group.cpu_vendor, comm.overlaid
+    return Host(comm.architecture, vendor, group.num_ranks, alone, overlaid)
 
 
-def _ps(figure: Figure) -> int:
-    return parse_time(str(figure.value))
+def _ps(host: Host, figure: Figure) -> int:
+    values = dict(host.overlaid)
+    value = values.get(str(figure), figure.value) if values else figure.value
+    return parse_time(str(value))
 
 
 def _gpus(host: Host, launch: Launch) -> int:
@@ -89,9 +95,9 @@ def _gpus(host: Host, launch: Launch) -> int:
 def overhead_ps(host: Host, launch: Launch) -> int:
     """Return the time from the last step of a kernel to the first step of the next that all ranks can do [ps]."""
     family = FAMILIES[host.architecture]
-    time_ps = _ps(family.kernel_overhead)
+    time_ps = _ps(host, family.kernel_overhead)
     if launch.graph:
-        time_ps -= _ps(family.stream_launch) - _ps(family.graph_node)
+        time_ps -= _ps(host, family.stream_launch) - _ps(host, family.graph_node)
     return time_ps
 
 
@@ -105,16 +111,16 @@ def period_ps(host: Host, operation: str, launch: Launch, channels: int = 1) -> 
     if messages:
         return time_ps
     return time_ps + (count > 1) * count * max(0, channels - 1) * _ps(
-        costs.group_channel
+        host, costs.group_channel
     )
 
 
 def messages_ps(host: Host, gpus: int, messages: int) -> int:
     """Return the time of a host thread for a group of sends and receives, in total, on `gpus` GPUs [ps]."""
     costs = HOST_COSTS[host.vendor]
-    group_ps = _ps(costs.group_base) + gpus * _ps(costs.group_launch)
-    return (_ps(costs.launch) if gpus == 1 else group_ps) + messages * _ps(
-        costs.p2p_task
+    group_ps = _ps(host, costs.group_base) + gpus * _ps(host, costs.group_launch)
+    return (_ps(host, costs.launch) if gpus == 1 else group_ps) + messages * _ps(
+        host, costs.p2p_task
     )
 
 
@@ -133,29 +139,31 @@ def _messages(operation: str, num_ranks: int) -> int:
 
 def graph_ps(host: Host, launch: Launch) -> int:
     """Return the time of a thread for launching a graph on each of its GPUs [ps]."""
-    return _gpus(host, launch) * _ps(HOST_COSTS[host.vendor].graph_launch)
+    return _gpus(host, launch) * _ps(host, HOST_COSTS[host.vendor].graph_launch)
 
 
 def start_and_end_ps(host: Host) -> tuple[int, int]:
     """Return the time from the launch of a kernel on an idle GPU to its start, and from its end to its notice [ps]."""
     costs = HOST_COSTS[host.vendor]
-    return _ps(costs.first_start), _ps(costs.notice)
+    return _ps(host, costs.first_start), _ps(host, costs.notice)
 
 
 def empty_ps(host: Host, launch: Launch) -> int:
     """Return the time of a call without data [ps]."""
-    return _ps(HOST_COSTS[host.vendor].empty_call) * max(1, launch.gpus_per_thread)
+    return _ps(host, HOST_COSTS[host.vendor].empty_call) * max(
+        1, launch.gpus_per_thread
+    )
 
 
 def wake_ps(host: Host) -> int:
     """Return the delay of each further thread that leaves a barrier [ps]."""
-    return _ps(HOST_COSTS[host.vendor].wake)
+    return _ps(host, HOST_COSTS[host.vendor].wake)
 
 
 def torch_ps(host: Host) -> tuple[int, int]:
     """Return the time that torch.distributed adds to a call on the host, and to its kernel by stream waits [ps]."""
-    waits = 2 * _ps(FAMILIES[host.architecture].stream_launch)
-    return _ps(HOST_COSTS[host.vendor].torch_call), waits
+    waits = 2 * _ps(host, FAMILIES[host.architecture].stream_launch)
+    return _ps(host, HOST_COSTS[host.vendor].torch_call), waits
 
 
 def enqueued_ps(

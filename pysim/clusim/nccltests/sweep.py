@@ -57,8 +57,9 @@ from clusim.results.provenance import elapsed_ps
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 
-KINDS = ("nccl-tests", "torch", "own", "mixed")
-"""nccl-tests; a Python loop around torch.distributed; a program of the authors; several harnesses."""
+KERNEL = "kernel"
+KINDS = ("nccl-tests", "torch", "own", "mixed", KERNEL)
+"""nccl-tests; a Python loop around torch.distributed; the authors'; several; kernels alone (NCCL's Inspector)."""
 
 AVERAGES = {0: 0.5, 1: 0.5, 2: 0.0, 3: 1.0}
 """nccl-tests' ``-a`` -> counted share of the threads' skew after a barrier: thread 0, mean, least, most."""
@@ -79,7 +80,7 @@ def kind_named(word: str) -> str:
 
 def iterations_of(kind: str, requested: int) -> int:
     """Return the iterations of a measurement; by default nccl-tests' number, or 0 for others."""
-    return requested or (0 if kind in ("torch", "own") else DEFAULT_ITERATIONS)
+    return requested or DEFAULT_ITERATIONS * (kind in ("", "nccl-tests", "mixed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,8 @@ class Harness:
         """Return the reported interval; a kernel of 0 ps is a call without data."""
         launch, number = self.launch, max(1, self.iterations)
         times = max(1, launch.aggregated)
+        if self.kind == KERNEL:
+            return PerfInterval(kernel.time_ps)
         if kernel.time_ps == 0:
             return PerfInterval(empty_ps(host, launch))
         edge_ps = self.around_ps(host) + self._lag_ps(kernel.lags_ps)
@@ -180,10 +183,7 @@ class Harness:
         return PerfInterval(number * host_ps, number * times)
 
     def around_ps(self, host: Host) -> int:
-        """Return the time at start and end that belongs to no iteration [ps].
-
-        Excludes the host's time for the first iteration.
-        """
+        """Return the time at start and end of no iteration, without the host's for the first [ps]."""
         apart = (
             AVERAGES[self.average]
             * (max(1, self.launch.threads) - 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -28,7 +28,7 @@ from clusim.base.terms.operations import GATHERING, OPERATIONS, SCATTERING
 from clusim.jobs.live import CallMeeting, PlayedOperation
 from clusim.jobs.model import LaunchWork
 from clusim.jobs.player import CallBundle
-from clusim.nccl.launch import Host, host_of
+from clusim.nccl.launch import host_of
 from clusim.shim.calls import (
     MESSAGES,
     CommTimes,
@@ -103,9 +103,7 @@ class ProgramComm:
         self._messages: LaunchGraph[KernelLaunch, NcclCall] = LaunchGraph()
         comm = self.setup.comm
         host = host_of(comm)
-        self.host = Host(
-            host.architecture, host.vendor, len(self.members), host.alone
-        )
+        self.host = replace(host, num_ranks=len(self.members))
         self.times = CommTimes(self.setup, self.host)
 
     @property

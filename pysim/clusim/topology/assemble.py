@@ -10,7 +10,7 @@ from typing import Any
 
 from clusim.base.units import parse_size, parse_time
 from clusim.hardware import ARCHITECTURES, CHIPS, NICS, P2P
-from clusim.hardware.figures import value_of
+from clusim.hardware.figures import current_figure, value_of
 from clusim.hardware.numa import MEMORY
 from clusim.hardware.protocols import CTA_SKEW, WINDOW
 from clusim.topology.cabling import MAX_NODES, make_links, names_of
@@ -101,9 +101,9 @@ def _usual_figures(
     if topology.p2p is None:
         state.sources["p2p"] = str(P2P[architecture])
     if topology.window is None:
-        state.sources["window"] = str(WINDOW)
+        state.sources["window"] = str(current_figure(WINDOW))
     if topology.cta_skew is None:
-        state.sources["cta_skew"] = str(CTA_SKEW)
+        state.sources["cta_skew"] = str(current_figure(CTA_SKEW))
     skew: Any = (
         topology.cta_skew
         if topology.cta_skew is not None

@@ -25,7 +25,7 @@ from clusim.hardware import (
     SWITCHES,
 )
 from clusim.hardware.catalog import TRANSPORTS
-from clusim.hardware.figures import Preset, any_scaled, value_of
+from clusim.hardware.figures import Preset, any_scaled, current_figure, value_of
 from clusim.hardware.nic import MESSAGE_UNITS, RATE_CONTROLS
 from clusim.policies.choice import Sender, is_policy, shipped
 from clusim.topology.keys import did_you_mean
@@ -60,7 +60,7 @@ def carried_by(base: NicSpec, spec: NicSpec) -> NicSpec:
 
 
 Section = Literal["chips", "switches", "formats", "link_types", "nics", "protocols"]
-_PRESETS: dict[Section, Mapping[str, Preset]] = {
+PRESETS: dict[Section, Mapping[str, Preset]] = {
     "chips": CHIPS,
     "switches": SWITCHES,
     "formats": FORMATS,
@@ -72,7 +72,8 @@ _PRESETS: dict[Section, Mapping[str, Preset]] = {
         for name, preset in table.items()
     },
 }
-_WHAT = {
+"""Types of the hardware presets by section and name."""
+NOUNS: Mapping[Section, str] = {
     "chips": "chip",
     "switches": "switch",
     "formats": "format",
@@ -80,6 +81,7 @@ _WHAT = {
     "nics": "nic",
     "protocols": "protocol",
 }
+"""Names of the sections' types in sources of figures."""
 
 _OPTIONAL = frozenset(
     {
@@ -113,7 +115,7 @@ def preset(section: Section, name: str) -> Any:
     InputError
         A scaled figure (`clusim.hardware.figures.scaled_figures`) is out of range.
     """
-    if not any_scaled(_PRESETS[section][name].values()):
+    if not any_scaled(PRESETS[section][name].values()):
         return _preset(section, name)
     try:
         return _preset.__wrapped__(section, name)
@@ -123,7 +125,7 @@ def preset(section: Section, name: str) -> Any:
 
 @cache
 def _preset(section: Section, name: str) -> Any:
-    raw = {key: value_of(figure) for key, figure in _PRESETS[section][name].items()}
+    raw = {key: value_of(figure) for key, figure in PRESETS[section][name].items()}
     dummy = {"nodes": {"x": {"kind": "switch"}}, section: {"x": raw}}
     return getattr(Topology.model_validate(dummy), section)["x"]
 
@@ -221,9 +223,9 @@ class Catalogue:
         if (section, name) in self.resolved:
             return self.resolved[section, name]
         from_file: Spec | None = getattr(self.topology, section).get(name)
-        noun = _WHAT[section]
-        if from_file is None and name not in _PRESETS[section]:
-            names = [*getattr(self.topology, section), *_PRESETS[section]]
+        noun = NOUNS[section]
+        if from_file is None and name not in PRESETS[section]:
+            names = [*getattr(self.topology, section), *PRESETS[section]]
             self.problems.add(
                 path, f"unknown {noun} {name!r}{did_you_mean(name, names)}"
             )
@@ -311,7 +313,7 @@ class Catalogue:
                 if isinstance(spec, NicSpec)
                 else spec
             )
-        if base_name == name and name in _PRESETS[section]:
+        if base_name == name and name in PRESETS[section]:
             base = preset(section, name)
             self._note(section, name)
         elif base_name in (*visited, name):
@@ -326,15 +328,17 @@ class Catalogue:
         if isinstance(spec, NicSpec):
             base = carried_by(base, spec)
         for key in sorted(spec.model_fields_set - {"base"}):
-            self.sources[f"{_WHAT[section]} {name}: {key}"] = (
+            self.sources[f"{NOUNS[section]} {name}: {key}"] = (
                 "given in the description"
             )
         return merge(base, spec)
 
     def _note(self, section: Section, name: str) -> None:
-        for key, figure in _PRESETS[section][name].items():
+        for key, figure in PRESETS[section][name].items():
             if key not in ("format", "class"):
-                self.sources[f"{_WHAT[section]} {name}: {key}"] = str(figure)
+                self.sources[f"{NOUNS[section]} {name}: {key}"] = str(
+                    current_figure(figure)
+                )
 
 
 def sender_of(spec: RateControlSpec | PolicySpec | None) -> Sender | None:

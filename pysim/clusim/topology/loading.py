@@ -194,6 +194,10 @@ def build_topology(
     for policy in _policies_of(topology):
         if base is not None and ":" in policy.policy:
             policy.policy = os.fspath(base / policy.policy)
+    if topology.base is not None:
+        from clusim.topology.overlays import overlay
+
+        return overlay(topology, problems, partial(_machine, base), text)
     if topology.cluster is not None:
         from clusim.topology.cluster import build_cluster
 
@@ -247,15 +251,15 @@ def join_nodes(machine: Fabric, nodes: int) -> Fabric:
     )
 
 
-def _machine(base: Path | None, name: str) -> Fabric:
+def _machine(base: Path | None, name: str, nodes: int | None = None) -> Fabric:
     """Return the topology that a description names; relative files are read from `base` first."""
     if (
         base is not None
         and resources.find_topology(name) is None
         and (base / name).exists()
     ):
-        return load(base / name)
-    return load(name)
+        return load(base / name, nodes=nodes)
+    return load(name, nodes=nodes)
 
 
 def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
@@ -275,6 +279,11 @@ def _load_file(path: Path, where: str, name: str, nodes: int | None) -> Fabric:
         if nodes not in (None, 1):
             return _named_cluster(name, where, nodes)
         return build(reader.import_text(text, where))
+    if topology.base is not None:
+        from clusim.topology.overlays import overlay
+
+        machine = partial(_machine, path.parent, nodes=nodes)
+        return overlay(topology, problems, machine, text)
     if nodes is not None and topology.cluster is not None:
         cluster = topology.cluster.model_copy(update={"nodes": nodes})
         topology = topology.model_copy(update={"cluster": cluster})

@@ -256,6 +256,8 @@ class Fabric(Shown):
         Usual network of nodes of this kind, or the network of this cluster; keys of `NetworkSpec`.
     faults : tuple of str
         Faults in the syntax of ``--fault``.
+    figures : dict
+        Figures of an overlay: text of the replaced figure -> the `clusim.hardware.Figure` in its place.
     sources : dict
         Provenance: parameter -> source.
     source_text : str
@@ -291,6 +293,7 @@ class Fabric(Shown):
     network: Mapping[str, Any] = field(default_factory=dict, compare=False)
     description: str = ""
     faults: tuple[str, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     source_text: str = field(default="", compare=False)
     source_files: tuple[str, ...] = field(default=(), compare=False)

@@ -308,6 +308,11 @@ def _sources(fabric: Fabric) -> Iterator[str]:
 
 def figures_around(fabric: Fabric) -> Iterator[tuple[str, Figure]]:
     """Yield names and parameters outside the topology: launch overhead, host costs, CTAs of kernels."""
+
+    def current(figure: Figure) -> Figure:
+        result: Figure = fabric.figures.get(str(figure), figure)
+        return result
+
     chips = {
         node.endpoint.architecture
         for node in fabric.nodes
@@ -316,10 +321,10 @@ def figures_around(fabric: Fabric) -> Iterator[tuple[str, Figure]]:
     for name in sorted(chips & FAMILIES.keys()):
         for key, figure in FAMILIES[name].named_figures():
             if key != "p2p":
-                yield f"architecture {name}: {key}", figure
+                yield f"architecture {name}: {key}", current(figure)
     vendors = {node.cpu.partition(" ")[0] for node in fabric.nodes}
     for vendor in sorted(vendors & HOST_COSTS.keys()):
         for key, figure in HOST_COSTS[vendor].named_figures():
-            yield f"host {vendor}: {key}", figure
+            yield f"host {vendor}: {key}", current(figure)
     for key, figure in KERNELS.items():
         yield f"kernels: {key}", figure

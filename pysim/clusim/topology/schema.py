@@ -391,6 +391,15 @@ class ForwardingSpec(Spec):
     split: bool = False
 
 
+class FigureSpec(Spec):
+    """Figure in place of one of the base's, with its origin."""
+
+    value: str | int | float | dict[str, str | int | float]
+    mark: Literal["calibrated", "assumed"]
+    source: Annotated[str, Field(min_length=1)]
+    bounds: str | list[str | int | float] | None = None
+
+
 class LogsSpec(Spec):
     """Properties that logs of such nodes show and the topology does not."""
 
@@ -434,6 +443,8 @@ class Topology(Spec):
     ) = None
     description: str = ""
     sources: dict[str, str] = Field(default_factory=dict)
+    base: Annotated[str, Field(min_length=1, max_length=1000)] | None = None
+    figures: dict[str, FigureSpec] = Field(default_factory=dict)
     architecture: str | None = None
     p2p: Literal["read", "write"] | None = None
     window: (

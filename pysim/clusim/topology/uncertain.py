@@ -29,10 +29,13 @@ class UncertainFigure:
     ----------
     name : str
         Its places, as in ``clusim topo show --figures``.
+    place : str
+        The first of them.
     """
 
     name: str
     figure: Figure
+    place: str = ""
 
     @property
     def has_bounds(self) -> bool:
@@ -52,7 +55,8 @@ class UncertainFigure:
 
 def uncertain_figures(fabric: Fabric) -> list[UncertainFigure]:
     """Return the figures of a system that are not exact."""
-    figures = {str(figure): figure for figure in all_figures()}
+    registered = [*all_figures(), *fabric.figures.values()]
+    figures = {str(figure): figure for figure in registered}
     places: dict[str, list[str]] = {}
     for place, text in fabric.sources.items():
         if text in figures:
@@ -60,7 +64,7 @@ def uncertain_figures(fabric: Fabric) -> list[UncertainFigure]:
     for key, figure in KERNELS.items():
         places.setdefault(str(figure), []).append(f"kernels: {key}")
     result = [
-        UncertainFigure(_name(names), figures[text])
+        UncertainFigure(_name(names), figures[text], names[0])
         for text, names in places.items()
     ]
     return [item for item in result if item.figure.limits != EXACT]

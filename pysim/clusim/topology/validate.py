@@ -39,6 +39,10 @@ MOST = 20
 """Most problems reported."""
 
 
+OVERLAY_KEYS = {"name", "description", "base", "figures"}
+"""Keys that an overlay may have; the others describe a system."""
+
+
 def dotted_path(path: KeyPath) -> str:
     """Return a path in dotted notation: ``links[3].rate``."""
     text = ""
@@ -93,6 +97,17 @@ def validate(data: Any, problems: Problems) -> Topology:
         problems.raise_if_any()
     topology = validate_data(Topology, data, problems)
     keys = topology.model_fields_set
+    if (topology.base is not None) != bool(topology.figures):
+        problems.add((), "an overlay has a 'base' and its 'figures'; write both")
+    for key in sorted(keys - OVERLAY_KEYS) if topology.base is not None else ():
+        problems.add(
+            (key,),
+            "belongs to a complete system; put it into the file that 'base' names",
+            key=True,
+        )
+    problems.raise_if_any()
+    if topology.base is not None:
+        return topology
     if topology.cluster is None and "nodes" not in keys:
         problems.add((), f"'nodes' is missing; {_example('nodes')}")
         problems.raise_if_any()

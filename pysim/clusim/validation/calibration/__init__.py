@@ -1,0 +1,1 @@
+"""Figures of a system that fit its measured collectives."""
