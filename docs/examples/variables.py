@@ -34,4 +34,4 @@ builder.push(
 )
 tasks = clusim.simulate(fabric, builder.build()).tasks
 for name, start, end in list(zip(tasks.names, tasks.start_ps, tasks.end_ps, strict=True))[:4]:
-    print(f"{name:10} {start / 1e6:4.0f} to {end / 1e6:4.0f} us")
+    print(f"{name:10} from {start / 1e6:.0f} us, to {end / 1e6:.0f} us")
