@@ -18,12 +18,12 @@ from clusim.validation.collectives.accuracypage import report_lines, write_page
 from clusim.validation.collectives.breakdown import Point
 from clusim.validation.collectives.classtables import class_tables
 from clusim.validation.collectives.measurements import CurveGroup, Row, groups, read_measurements
+from clusim.validation.collectives.narrowing import thin_rows
 from clusim.validation.collectives.standing import INDEPENDENT, LAUNCH, standings
 from clusim.validation.collectives.systems import setup_of
 from clusim.validation.collectives.validate import (
     CollectiveReport,
     by_campaign,
-    thin_rows,
     validate,
 )
 from clusim.validation.measured import FAILED, UNKNOWN

@@ -41,7 +41,7 @@ def figure_at(place: str) -> Figure:
     Raises
     ------
     InputError
-        There is no figure at this place, or it cannot be replaced.
+        A figure does not exist at this place, or it cannot be replaced.
     """
     owner, _, key = place.removeprefix("network: ").partition(": ")
     noun, _, name = owner.rpartition(" ")

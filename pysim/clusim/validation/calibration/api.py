@@ -97,7 +97,7 @@ def calibrate(
     Raises
     ------
     InputError
-        A file cannot be read or has no measurement of the system, or a row cannot be simulated.
+        A file cannot be read or is of other systems, or a row cannot be simulated.
     """
     figures, sizes = options.get("figures", FIGURES), options.get("sizes", SIZES)
     if figures < 1 or sizes < 1:
@@ -222,7 +222,7 @@ class _Search:
 
 
 def _probe_rows(rows: Sequence[Row]) -> list[int]:
-    """Return the indices of rows of different curves and sizes: the smallest large ones, in the middle otherwise."""
+    """Return indices of rows of different curves and sizes: the smallest of large sizes, the middle of others."""
     cells = group_values(
         ((regime_of(row.size_bytes), row.group), number)
         for number, row in enumerate(rows)

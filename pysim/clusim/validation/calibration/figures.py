@@ -1,6 +1,6 @@
 """Figures that a calibration may move, with their priors.
 
-Calibrated and assumed figures of the topology, and of launches, that are times, rates or shares; not published ones,
+Calibrated and assumed figures of the topology, and of launches, that are times, rates or shares; not published figures,
 sizes, counts, and figures of kernels, which belong to every system. A prior is normal in the logarithm, with 90% within
 the bounds of the figure, or, without bounds, within the factor `WIDE`; at least within the factor `NARROW`: bounds are
 of the systems that were measured.

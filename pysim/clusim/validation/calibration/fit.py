@@ -1,7 +1,7 @@
 """Fit of a few figures to measured times, in logarithms, with priors and errors of omitted rows.
 
 **Model** The logarithm of a time is its prediction, linear in the logarithms of the figures' factors, plus an error
-with one spread for all rows (at least `LEAST_ERROR`). Factors have normal priors. Rows beyond `HUBER`
+with one spread for all rows (at least `LEAST_ERROR`). Factors have normal priors. Rows with more than `HUBER`
 spreads count less. The fit is the most probable one, found by Gauss-Newton steps whose derivatives are
 corrected by every simulation (Broyden).
 **Intervals** The wider of the posterior's and the jackknife's over groups of rows: errors of the rows of a curve agree.
@@ -82,7 +82,7 @@ class LinearFit:
         return replace(self, slopes=parts[0], spreads=parts[1], at=parts[2])
 
     def solve(self, rows: Array | None = None) -> Array:
-        """Return the most probable logarithms of the factors; `rows` are the counted ones."""
+        """Return the most probable logarithms of the factors; `rows` selects rows."""
         counted = np.ones(len(self.measured)) if rows is None else rows * 1.0
         # In units of the prior, so that figures without effect stay exactly at it.
         scaled = self.slopes * self.spreads
@@ -144,7 +144,7 @@ def _error(residuals: Array) -> float:
 def ordered_figures(
     residuals: Array, slopes: Array, spreads: Array, limit: int
 ) -> list[int]:
-    """Return the figures that explain residuals best by their priors, each in addition to the earlier ones.
+    """Return the figures that explain residuals best by their priors, each in addition to earlier figures.
 
     A figure raises the probability of the residuals, which are normal with the spreads of the priors and the error of
     `ERRORS` that is most probable, by the factor exp(`LEAST_GAIN`) at least.

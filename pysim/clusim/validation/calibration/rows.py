@@ -1,7 +1,7 @@
 """Measured collectives for a calibration: tables and outputs of nccl-tests, and dumps of NCCL's Inspector.
 
-The Inspector times the kernel of every rank of a call. Ranks wait for the last one: the shortest of the times
-is that of the call; repeated calls of a size have their median.
+The Inspector times the kernel of every rank of a call. Ranks wait for the last one: the shortest time
+is the call's; repeated calls of a size have their median.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from clusim.validation.collectives.measurements import (
     groups,
     read_measurements,
 )
-from clusim.validation.collectives.narrowing import narrow_rows
-from clusim.validation.collectives.validate import thin_rows
+from clusim.validation.collectives.narrowing import narrow_rows, thin_rows
 from clusim.validation.steps.rows import is_step_table
 
 SIZES = 8
@@ -44,7 +43,7 @@ def calibration_rows(
     Raises
     ------
     InputError
-        A file cannot be read, or has no measurements of collectives.
+        A file cannot be read, or is without collectives.
     """
     rows: list[Row] = []
     dumps = [str(path) for path in paths if _is_dump(path)]

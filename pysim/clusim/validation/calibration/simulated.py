@@ -17,13 +17,15 @@ from clusim.base.errors import InputError
 from clusim.base.executors import Jobs
 from clusim.base.tables import group_values
 from clusim.hardware.figures import Figure
+from clusim.lowering import QUICK
 from clusim.nccl.launch import host_of
 from clusim.nccltests.jobs import Failure, PerfKernel, each_kernel
+from clusim.nccltests.sweep import TESTS
+from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.topology.overlays import is_launch, write_overlay
 from clusim.validation.collectives.measurements import CurveGroup, Row
 from clusim.validation.collectives.systems import setup_of
-from clusim.validation.collectives.validate import case_of
 
 Notify = Callable[[str], None]
 """Called with the last work."""
@@ -79,9 +81,11 @@ class RowTimes:
         result = []
         for number in chosen:
             row, kernel = self.rows[number], self._kernels[key, number]
-            host = host_of(self._setup(row, name).comm)
-            operation = case_of(row, self._setup(row, name)).operation
-            result.append(row.harness.time_ps(host, operation, kernel) / 1e6)
+            case = self._case(number, name)
+            time_ps = row.harness.time_ps(
+                host_of(case.setup.comm), case.operation, kernel
+            )
+            result.append(time_ps / 1e6)
         return np.log(result)
 
     def _simulate(
@@ -89,7 +93,7 @@ class RowTimes:
     ) -> None:
         name = self._file_of(figures)
         cases = group_values(
-            (case_of(self.rows[n], self._setup(self.rows[n], name)), n)
+            (self._case(n, name), n)
             for n in numbers
             if (name, n) not in self._kernels
         )
@@ -103,11 +107,16 @@ class RowTimes:
             if self.notify is not None:
                 self.notify(f"{self.count} kernels were simulated")
 
-    def _setup(self, row: Row, name: str) -> Setup:
+    def _case(self, number: int, name: str) -> Request:
+        """Return the request of a row on a system."""
+        row = self.rows[number]
         key = name, row.group
         if key not in self._setups:
             self._setups[key] = setup_of(replace(row.group, system=name))
-        return self._setups[key]
+        operation = TESTS[row.group.collective].of.name
+        return Request(
+            self._setups[key], operation, row.size_bytes, granularity=QUICK
+        )
 
     def _file_of(self, figures: Mapping[str, Figure]) -> str:
         """Return the name of the system with figures."""

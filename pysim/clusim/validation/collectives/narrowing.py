@@ -15,6 +15,7 @@ from statistics import fmean
 from clusim.base.errors import ClusimError, InputError
 from clusim.base.executors import Jobs
 from clusim.base.tables import group_values
+from clusim.base.terms.times import REGIMES
 from clusim.nccl.choice import choose, way_of
 from clusim.nccl.constants import FEATURES, NEWEST, Version, since
 from clusim.nccl.launch import host_of
@@ -190,3 +191,36 @@ def _error(
         time_us = times_us(item.row, host, case.operation, kernel)[0]
         errors.append(abs(log(time_us / item.row.time_us)))
     return fmean(errors)
+
+
+def thin_rows(rows: Sequence[Row], limit: int) -> list[Row]:
+    """Return at most `limit` rows, spread evenly within each regime.
+
+    The shares of the regimes are as equal as their numbers of rows allow.
+    """
+    if len(rows) <= limit:
+        return list(rows)
+    parts = [
+        [row for row in rows if low <= row.size_bytes < high]
+        for low, high in REGIMES.values()
+    ]
+    shares = [0] * len(parts)
+    remaining = limit
+    while remaining:
+        # Large sizes first: they matter most to users.
+        for index in reversed(range(len(parts))):
+            if remaining and shares[index] < len(parts[index]):
+                shares[index] += 1
+                remaining -= 1
+    return [
+        row
+        for part, share in zip(parts, shares, strict=True)
+        for row in _spread(part, share)
+    ]
+
+
+def _spread(rows: Sequence[Row], count: int) -> list[Row]:
+    """Return `count` rows, evenly spaced and including the last."""
+    if count == 1:
+        return [rows[len(rows) // 2]]
+    return [rows[round(at * (len(rows) - 1) / (count - 1))] for at in range(count)]

@@ -20,7 +20,7 @@ from clusim.base.executors import Jobs
 from clusim.base.files import Staging, replacing
 from clusim.base.tables import group_values
 from clusim.base.terms.operations import COLLECTIVE_OF
-from clusim.base.terms.times import ONE, REGIMES, SEVERAL, regime_of
+from clusim.base.terms.times import ONE, SEVERAL, regime_of
 from clusim.base.units import format_size
 from clusim.lowering import QUICK
 from clusim.nccl.launch import host_of
@@ -49,7 +49,7 @@ from clusim.validation.collectives.breakdown import (
 )
 from clusim.validation.collectives.classtables import calibrated_by, class_tables
 from clusim.validation.collectives.measurements import CurveGroup, Row, groups
-from clusim.validation.collectives.narrowing import narrow_rows
+from clusim.validation.collectives.narrowing import narrow_rows, thin_rows
 from clusim.validation.collectives.standing import INDEPENDENT, UNEVEN, standings
 from clusim.validation.collectives.systems import plugin_notes, setup_of
 from clusim.validation.collectives.validationjson import (
@@ -343,32 +343,6 @@ def _group_json(group: CurveGroup, points: list[Point]) -> dict[str, Any]:
     return CurveScores(group, len(points), regime_scores(points), notes).to_json()
 
 
-def thin_rows(rows: Sequence[Row], limit: int) -> list[Row]:
-    """Return at most `limit` rows, spread evenly within each regime.
-
-    The shares of the regimes are as equal as their numbers of rows allow.
-    """
-    if len(rows) <= limit:
-        return list(rows)
-    parts = [
-        [row for row in rows if low <= row.size_bytes < high]
-        for low, high in REGIMES.values()
-    ]
-    shares = [0] * len(parts)
-    remaining = limit
-    while remaining:
-        # Large sizes first: they matter most to users.
-        for index in reversed(range(len(parts))):
-            if remaining and shares[index] < len(parts[index]):
-                shares[index] += 1
-                remaining -= 1
-    return [
-        row
-        for part, share in zip(parts, shares, strict=True)
-        for row in _spread(part, share)
-    ]
-
-
 def by_campaign(rows: Sequence[Row], limit: int, *, gpus: int = 0) -> list[Row]:
     """Return at most `limit` rows of a source on a system with a number of nodes, spread over sizes and curves.
 
@@ -392,13 +366,6 @@ def by_campaign(rows: Sequence[Row], limit: int, *, gpus: int = 0) -> list[Row]:
 
 def _is_p2p(row: Row) -> bool:
     return TESTS[row.group.collective].of.name not in COLLECTIVE_OF
-
-
-def _spread(rows: Sequence[Row], count: int) -> list[Row]:
-    """Return `count` rows, evenly spaced and including the last."""
-    if count == 1:
-        return [rows[len(rows) // 2]]
-    return [rows[round(at * (len(rows) - 1) / (count - 1))] for at in range(count)]
 
 
 def validate(
