@@ -330,7 +330,7 @@ MOST_PARAMETERS = 5
 # What people call by keyword, from scripts and notebooks: options, of which a call names few.
 FRONTS = {
     "clusim.simulation.api.simulate",
-    "clusim.simulation.api.simulate_traffic",
+    "clusim.simulation.traffic_api.simulate_traffic",
     "clusim.collectives.api.emit",
     "clusim.collectives.builder.ScheduleBuilder.send",
     "clusim.collectives.builder.ScheduleBuilder.recv",

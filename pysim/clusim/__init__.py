@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from clusim.programs import annotations as torch
     from clusim.results.result import Result
     from clusim.schedule import Schedule
-    from clusim.simulation.api import collective, simulate, simulate_traffic, traffic
+    from clusim.simulation.api import collective, simulate
     from clusim.simulation.traffic import Traffic
+    from clusim.simulation.traffic_api import simulate_traffic, traffic
     from clusim.studies.plan.api import plan
     from clusim.topology import Fabric, FabricBuilder, load
     from clusim.training.api import train
@@ -72,8 +73,8 @@ _HOME = {
     "policy": "clusim.policies",
     "collective": "clusim.simulation.api",
     "simulate": "clusim.simulation.api",
-    "simulate_traffic": "clusim.simulation.api",
-    "traffic": "clusim.simulation.api",
+    "simulate_traffic": "clusim.simulation.traffic_api",
+    "traffic": "clusim.simulation.traffic_api",
     "nccl_tests": "clusim.api",
     "replay": "clusim.api",
     "train": "clusim.training.api",

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from clusim.engine.abi import NONE
-from clusim.simulation.api import simulate_traffic
 from clusim.simulation.capacity import capacity_Bps
 from clusim.simulation.traffic import Traffic
+from clusim.simulation.traffic_api import simulate_traffic
 from clusim.simulation.traffic_image import to_image
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of

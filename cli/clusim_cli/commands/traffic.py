@@ -77,8 +77,8 @@ def command(topology: str, nodes: int | None, as_json: bool, no_progress: bool, 
     from clusim.analysis.flowrates import flow_rates, summarise
     from clusim.base.files import check_place
     from clusim.report.runreport import traffic_report
-    from clusim.simulation.api import traffic
     from clusim.simulation.setup import Setup
+    from clusim.simulation.traffic_api import traffic
 
     doubtful = doubts(Setup(topology, nodes), given.pop("strict"), quiet=as_json)
     pattern: Pattern | None = given.pop("pattern")

@@ -25,7 +25,6 @@ from clusim.engine.abi import FaultKind
 from clusim.results.bins import COLUMNS, Bins
 from clusim.results.diagnosis import Verdict
 from clusim.results.provenance import Provenance
-from clusim.results.replicated import BlockRows
 from clusim.results.resultjson import (
     Call,
     CallTimes,
@@ -38,6 +37,8 @@ from clusim.results.sensitivity import Sensitivity
 
 if TYPE_CHECKING:
     from xarray import Dataset
+
+    from clusim.results.replicated import BlockRows
 
 
 PS_PER_S = 10**12

@@ -1,4 +1,4 @@
-"""Simulation of requests, schedules and synthetic traffic: functions for scripts.
+"""Simulation of requests and schedules: functions for scripts; see `clusim.simulation.traffic_api` for traffic.
 
 The system is named or given.
 """
@@ -21,7 +21,6 @@ from clusim.results.bins import MAX_BINS
 from clusim.results.result import Result
 from clusim.schedule import Schedule
 from clusim.simulation.extrapolate import extrapolated_result
-from clusim.simulation.flows import Flow, read_flows
 from clusim.simulation.job import TRACE_LIMIT_BYTES, RunOptions, run_job
 from clusim.simulation.plan import Plan, plan
 from clusim.simulation.preparation import job_of
@@ -34,7 +33,6 @@ from clusim.simulation.request import (
 )
 from clusim.simulation.session import EngineName, Progress, Watch, shown_in_notebook
 from clusim.simulation.setup import Setup
-from clusim.simulation.traffic import TIMED_PATTERNS, Pattern, Traffic
 from clusim.topology import Fabric
 
 
@@ -169,36 +167,6 @@ def whole_of(request: AnyRequest | Plan, options: RunOptions, where: str) -> Res
     return result
 
 
-def simulate_traffic(
-    fabric: Fabric,
-    traffic: Traffic,
-    *,
-    granularity: str | int = "packet",
-    engine: EngineName = "c",
-    threads: int | None = 1,
-    trace_out: str | Path | None = None,
-    trace_limit_bytes: int = TRACE_LIMIT_BYTES,
-    bins: int = MAX_BINS,
-    progress: Progress | None = None,
-    command: str = "",
-    confirm: bool | None = None,
-    watch: Watch | None = None,
-) -> Result:
-    """Run synthetic traffic on `fabric`; `Result.messages` contains all arrival times.
-
-    Parameters are as for `simulate`; at the wall-clock limit of `watch` the result is partial.
-    """
-    request = TrafficRequest(Setup(fabric), traffic, granularity, engine)
-    with shown_in_notebook(progress) as shown_progress:
-        how = (bins, trace_out, False, shown_progress, command, trace_limit_bytes)
-        return result_of(
-            request,
-            RunOptions(
-                *how, threads=threads, confirm=confirm, watch=watch or Watch()
-            ),
-        )
-
-
 Machine = str | Path | Fabric
 
 
@@ -274,46 +242,6 @@ class CollectiveOptions(EngineOptions, total=False):
     policy: str | type[Any]
 
 
-class TrafficOptions(EngineOptions, total=False):
-    """Further options of `traffic`.
-
-    Attributes
-    ----------
-    packet : int or str
-        Largest payload of a packet [bytes]; 4 KiB by default.
-    load : float
-        Timed patterns: offered load as a fraction of the fabric's capacity; 0.6 by default.
-    duration : int or str
-        Timed patterns: period in which messages arrive [ps]; 1 ms by default.
-    routing : str
-        ``ecmp``, ``spray``, ``adaptive``, ``credit``, ``flowlet``, ``ugal`` or ``auto``.
-    gap : int or str
-        ``flowlet``: shortest pause of a flow before a new path [ps].
-    reorder : int or str
-        Receivers accept packets in order, and keep early packets up to this size [bytes]; ``any`` accepts any order. By
-        default as the NICs do.
-    policy : str or type
-        Sender policy of all NICs: ``sender=NAME``, ``sender=file.py:Class``, ``sender=none`` (no rate control), or a
-        class defined with `clusim.policy`; the topology's by default.
-    span : int
-        ``stride``: distance to the receiver; ``group-alltoall``: endpoints of a group.
-    flows : sequence of Flow, or str or Path
-        Flows in place of a pattern, or their CSV table (`clusim.simulation.flows.read_flows`).
-    nodes, granularity, seed, engine, threads, trace_out, trace_limit_bytes, bins, progress, command, watch
-        As for `collective`; every packet is simulated by default.
-    """
-
-    packet: int | str
-    load: float | None
-    duration: int | str
-    routing: Routing
-    gap: int | str | None
-    reorder: int | str | None
-    policy: str | type[Any]
-    span: int | None
-    flows: Sequence[Flow] | str | Path | None
-
-
 def as_bytes(size: int | str) -> int:
     """Return a size [bytes]; texts are parsed as on the command line, so that 64M is 64 MiB."""
     return parse_size(size, binary_suffix=True) if isinstance(size, str) else size
@@ -384,7 +312,7 @@ def collective(
     for name in ("ranks", "faults"):
         if values.get(name) is not None:
             values[name] = tuple(values[name])
-    values |= _paths(values)
+    values |= path_options(values)
     values["policy"] = as_policy(values.pop("policy", ""))
     how = RunOptions(
         **taken(values, RunOptions, known=CollectiveOptions.__optional_keys__)
@@ -403,74 +331,7 @@ def parse_env_of(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(env.items())
 
 
-def traffic(
-    fabric: Machine,
-    pattern: Pattern = "permutation",
-    message: int | str | None = None,
-    **options: Unpack[TrafficOptions],
-) -> Result:
-    """Run synthetic traffic, as ``clusim traffic`` does.
-
-    `Result.messages` contains all arrival times.
-
-    Parameters
-    ----------
-    fabric : Fabric or str or Path
-        As for `collective`.
-    pattern : str
-        ``uniform`` and ``hotspot`` are timed patterns; all others start at once.
-    message : int or str or None
-        Size of a message [bytes]; None is 16 MiB, or a packet for timed patterns.
-    **options
-        See `TrafficOptions`.
-
-    Raises
-    ------
-    InputError
-        An invalid name, size or option.
-    DeadlockError
-        Messages cannot be delivered.
-    """
-    values: dict[str, Any] = dict(options)
-    nodes, packet = values.pop("nodes", None), as_bytes(values.pop("packet", 4096))
-    spread = _spread_options(values)
-    setup = Setup(fabric, nodes, policy=as_policy(values.pop("policy", "")))
-    timed = pattern.strip().lower() in TIMED_PATTERNS
-    load, flows = values.pop("load", None), values.pop("flows", None)
-    if flows is not None:
-        pattern_options = {
-            "pattern": pattern != "permutation",
-            "message": message,
-            "load": load,
-        }
-        pattern_options |= {
-            name: values.pop(name, None) for name in ("span", "duration")
-        }
-        wrong = [name for name, value in pattern_options.items() if value]
-        if wrong:
-            raise InputError(f"flows: replace {wrong[0]}; omit one of both")
-        return _flow_traffic(setup.fabric, flows, (packet, spread), values)
-    result = Traffic(
-        pattern=pattern,
-        message_bytes=(packet if timed else 16 << 20)
-        if message is None
-        else as_bytes(message),
-        packet_bytes=packet,
-        load=0.6 if load is None and timed else load,
-        duration_ps=as_ps(values.pop("duration", 10**9)),
-        span=values.pop("span", None),
-        **spread,
-    )
-    with guard_inputs():
-        return simulate_traffic(setup.fabric, result, **values)
-
-
-def _spread_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Remove the seed and the options on paths and order; return them as attributes of `Traffic`."""
-    return {"seed": given.pop("seed", 0), **_paths(given)}
-
-
-def _paths(given: dict[str, Any]) -> dict[str, Any]:
+def path_options(given: dict[str, Any]) -> dict[str, Any]:
     """Remove the options on paths and order; return them as attributes of `Traffic` and `Setup`."""
     gap, reorder = given.pop("gap", None), given.pop("reorder", None)
     return {
@@ -478,17 +339,3 @@ def _paths(given: dict[str, Any]) -> dict[str, Any]:
         "gap_ps": None if gap is None else as_ps(gap),
         "reorder": as_order(reorder),
     }
-
-
-def _flow_traffic(
-    fabric: Fabric,
-    flows: Sequence[Flow] | str | Path,
-    packets: tuple[int, dict[str, Any]],
-    given: dict[str, Any],
-) -> Result:
-    """Run given flows, or a table of them, in packets of a size with a spread."""
-    if isinstance(flows, (str, Path)):
-        flows = read_flows(flows, fabric)
-    result = Traffic.of_flows(flows, packets[0], **packets[1])
-    with guard_inputs():
-        return simulate_traffic(fabric, result, **given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from clusim.lowering import Grain, arriving_ps
 from clusim.lowering.controls import policy_notes
 from clusim.lowering.faults import on_redirected
 from clusim.results.provenance import Provenance
-from clusim.results.replicated import BlockRows
 from clusim.results.result import Tasks, Wires
 from clusim.results.resultjson import Call
 from clusim.schedule import Schedule, to_arrays, to_text
@@ -36,6 +35,9 @@ from clusim.simulation.session import Session
 from clusim.topology import FabricArrays
 from clusim.topology.arrays import arrays_of
 from clusim.topology.pcie_paths import redirect_peers
+
+if TYPE_CHECKING:
+    from clusim.results.replicated import BlockRows
 
 MOST_TEXT_TASKS = 1 << 15
 """A schedule of more tasks is stored in its trace as columns only, not as text."""

@@ -13,12 +13,12 @@ from clusim.base.records import dataclass
 from clusim.base.terms.operations import WORDS
 from clusim.nccl.choice import Wanted
 from clusim.nccl.env import windows
-from clusim.results.replicated import BlockRows
 from clusim.schedule import Schedule
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 if TYPE_CHECKING:
+    from clusim.results.replicated import BlockRows
     from clusim.simulation.session import EngineName
     from clusim.simulation.traffic import Traffic
 

@@ -27,8 +27,8 @@ from clusim.policies.choice import find_policy, option_of
 from clusim.policies.kinds import RECEIVER, SENDER
 from clusim.policies.sender import SenderFlow, policy
 from clusim.results.result import Result
-from clusim.simulation.api import traffic
 from clusim.simulation.flows import Flow
+from clusim.simulation.traffic_api import traffic
 from clusim.topology import Fabric, load
 from clusim.topology.node import NicTraits, RateControl
 
