@@ -104,7 +104,7 @@ def test_a_followed_part_is_as_near_the_whole_as_is_said(
 
 
 @pytest.mark.parametrize(
-    ("size", "machines"), [(16 * MIB, "4 and 8"), (64 * MIB, "2 and 4")], ids=["tree", "ring"]
+    ("size", "machines"), [(16 * MIB, "4 and 8"), (32 * MIB, "2 and 4")], ids=["tree", "ring"]
 )
 def test_kernels_lose_as_much_as_beside_the_whole(size: int, machines: str) -> None:
     found = part(asked(), size)

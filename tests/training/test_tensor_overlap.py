@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import clusim
 from clusim.training import train
 from clusim.training.result import TrainingResult
@@ -15,10 +17,12 @@ precision: bf16
 """
 
 
-def step(fabric: clusim.Fabric, ranks: list[int], overlap: str, more: str = "") -> TrainingResult:
+def step(
+    fabric: clusim.Fabric, ranks: list[int], overlap: str, more: str = "", **options: Any
+) -> TrainingResult:
     text = f"{LAYER}parallel: {{tensor: 4, ranks: {ranks}}}\n{more}"
     text += f"tensor: {{sequence_parallel: true, overlap: {overlap}}}\n"
-    return train(loads_workload(text), fabric, steps=1)
+    return train(loads_workload(text), fabric, steps=1, **options)
 
 
 def test_pieces_hide_their_messages_and_products_keep_their_sms() -> None:
@@ -34,7 +38,7 @@ def test_pieces_hide_their_messages_and_products_keep_their_sms() -> None:
 def test_copy_engines_do_not_reach_another_node() -> None:
     """Tensor groups over two nodes send their pieces by CTAs, and the step is simulated all the same."""
     fabric = clusim.load("dgx-h100", nodes=2)
-    assert step(fabric, [0, 1, 8, 9], "true").step_time_s > 0
+    assert step(fabric, [0, 1, 8, 9], "true", granularity="coarse").step_time_s > 0
 
 
 def test_settings_of_the_workload_replace_copy_engines() -> None:
