@@ -217,7 +217,9 @@ def test_a_policy_of_paths_chooses_as_adaptive_routing_does(tmp_path: Path) -> N
 
 def test_a_wrong_index_is_one_line(tmp_path: Path) -> None:
     line = path_policies.Beyond.choose.__code__.co_firstlineno
-    message = rf"Beyond.choose, line {line}: answer = 16 at .*s, switch \d+; must be the number of"
+    message = (
+        rf"Beyond.choose, line {line}: answer = 16 at .*s, switch leaf0; must be the number of"
+    )
     with pytest.raises(InputError, match=message):
         crossing(tmp_path, policy=f"path={path_policies.PLACE}:Beyond", routing="adaptive")
 

@@ -107,6 +107,20 @@ class RangeExceeded(ClusimError):
         return RangeExceeded(self.what, self.index, self.why, name)
 
 
+class PolicyFault(InputError):
+    """An illegal answer of a policy; attributes as of `RangeExceeded`."""
+
+    def __init__(
+        self, words: tuple[str, str], what: str, index: int, name: str = ""
+    ) -> None:
+        super().__init__(f"{words[0]}, {what} {name or index}; {words[1]}")
+        self.words, self.what, self.index = words, what, index
+
+    def with_name(self, name: str) -> PolicyFault:
+        """Return the same error with a name in place of the index."""
+        return PolicyFault(self.words, self.what, self.index, name)
+
+
 class EnvironmentFailure(ClusimError):
     """A failure of the environment: unwritable output, full disk, out of memory."""
 

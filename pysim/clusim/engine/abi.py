@@ -16,7 +16,7 @@ import numpy as np
 
 from clusim._engine import ffi, lib
 from clusim.base.arrays import Array
-from clusim.base.errors import InputError, InternalError, RangeExceeded
+from clusim.base.errors import InternalError, PolicyFault, RangeExceeded
 from clusim.base.units import format_time
 from clusim.policies.kinds import CALLS, RAISED, WORDS
 from clusim.policies.sender import SenderPolicy
@@ -349,7 +349,7 @@ def policy_failed(
     answer: tuple[str, int],
     who: tuple[Beyond, int],
     time_ps: int,
-) -> InputError:
+) -> PolicyFault:
     """Return the error of an illegal answer, a field and its value, of a sender policy."""
     field, value = answer
     limit = {
@@ -372,10 +372,9 @@ def policy_failed(
             "failed",
             "divided by zero, shifted by a negative number, or an index out of range",
         )
-    return InputError(
-        f"policy {of.place(call.name.lower())}: {subject} at {format_time(time_ps)},"
-        f" {who[0].name.lower()} {who[1]}; {remedy}"
-    )
+    place = f"policy {of.place(call.name.lower())}"
+    words = f"{place}: {subject} at {format_time(time_ps)}", remedy
+    return PolicyFault(words, who[0].name.lower(), who[1])
 
 
 class Engine(Protocol):

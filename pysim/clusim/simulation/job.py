@@ -14,6 +14,7 @@ import numpy as np
 from clusim.base.errors import (
     DeadlockError,
     InputError,
+    PolicyFault,
     RangeExceeded,
     ScheduleError,
 )
@@ -206,8 +207,10 @@ def run_job(job: Job, options: RunOptions) -> Result:
             trace.abandon(session.engine.now_ps, session.engine, recorder)
         if isinstance(error, ScheduleError) and session is None:
             raise ScheduleError(_with_names(str(error), job)) from None
-        if isinstance(error, RangeExceeded) and error.what == "wire":
-            raise error.with_name(job.wires.names[error.index]) from None
+        if isinstance(error, RangeExceeded | PolicyFault):
+            raise error.with_name(
+                _owner_name(job, error.what, error.index)
+            ) from None
         raise
     if trace is None:
         return result
@@ -218,6 +221,19 @@ def run_job(job: Job, options: RunOptions) -> Result:
     else:
         trace.abandon(session.engine.now_ps, session.engine, recorder)
     return result
+
+
+def _owner_name(job: Job, what: str, index: int) -> str:
+    """Return the name of a wire or switch of an error; empty for other objects."""
+    if what == "wire":
+        return job.wires.names[index]
+    return _node_name(job, index) if what == "switch" else ""
+
+
+def _node_name(job: Job, node: int) -> str:
+    """Return the name of a node, by its first wire."""
+    wire = int((job.image.wires["src"] == node).argmax())
+    return job.wires.names[wire].partition("->")[0]
 
 
 def _check_options(options: RunOptions) -> None:
@@ -328,11 +344,9 @@ def _in_order(job: Job, engine: Engine) -> tuple[InOrderNic, ...]:
     """Return the price of order at each NIC that had traffic; nothing without receivers in order."""
     if not job.image.spreads["ordered"].any():
         return ()
-    result, src = [], job.image.wires["src"]
+    result = []
     for target, row in zip(job.image.targets, engine.orders(), strict=True):
         if row["packets"] or row["repeats"]:
-            name = job.wires.names[int((src == target["node"]).argmax())].partition(
-                "->"
-            )[0]
+            name = _node_name(job, int(target["node"]))
             result.append(InOrderNic(name, *(int(value) for value in row.tolist())))
     return tuple(result)
