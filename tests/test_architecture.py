@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "shim": "base hardware jobs lowering nccl nccltests schedule simulation topology",
     "replays": "base formats hardware jobs lowering nccl nccltests report results schedule simulation topology"
     " workload",
-    "programs": "base formats hardware jobs lowering nccl replays simulation topology workload",
+    "programs": "base formats hardware jobs lowering nccl nccltests replays simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"
     " training workload",
     "studies": "analysis base jobs nccl nccltests policies replays report results simulation topology training"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clusim import topology as fabric
     from clusim.api import nccl_tests, replay
     from clusim.base.errors import ClusimError
+    from clusim.nccltests.expected import expected
     from clusim.policies import policy
     from clusim.programs import annotations as torch
     from clusim.results.result import Result
@@ -46,6 +47,7 @@ __all__ = [
     "calibrate",
     "collective",
     "collectives",
+    "expected",
     "fabric",
     "kernels",
     "load",
@@ -79,6 +81,7 @@ _HOME = {
     "replay": "clusim.api",
     "train": "clusim.training.api",
     "plan": "clusim.studies.plan.api",
+    "expected": "clusim.nccltests.expected",
     "calibrate": "clusim.validation.calibration.api",
 }
 _MODULES = {

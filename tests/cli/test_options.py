@@ -79,6 +79,7 @@ def test_the_machine_is_an_argument_except_where_files_of_jobs_are() -> None:
         "replay",
         "plan",
         "calibrate system",
+        "expected",
         "shrink",
         "exec",
         "torchrun",
@@ -106,7 +107,7 @@ def test_protocols_are_known_in_any_case(word: str) -> None:
 @pytest.mark.parametrize("word", ["all-gather", "AllGather", "ncclAllGather", "all_gather_perf"])
 def test_collectives_are_known_in_any_spelling(word: str) -> None:
     found = [option for _, option in options() if "--collective" in option.opts]
-    assert len(found) == 4
+    assert len(found) == 5
     for option in found:
         assert option.opts == ["--collective", "-c"]
         assert option.type.convert(word, option, click.Context(cli)) == "all_gather"

@@ -93,9 +93,9 @@ def test_a_plan_for_a_gpu_without_measurements_says_so() -> None:
     comm = communicator(topology.load("vera-rubin-nvl72"))
     assert comm.notes == ("vr200: not measured; planned and timed as Blackwell",)
     assert communicator(topology.load("gb300-nvl72")).notes == ()
-    setup = RunPlace.named("vera-rubin-nvl72", comm.architecture, 1)
+    setup = RunPlace.of_name("vera-rubin-nvl72", comm.architecture, 1)
     assert expected_error(setup, 1 << 20, "NVLS").nearest is None
-    assert expected_error(RunPlace.named("hgx-b200", "blackwell", 1), 1 << 20, "NVLS").nearest
+    assert expected_error(RunPlace.of_name("hgx-b200", "blackwell", 1), 1 << 20, "NVLS").nearest
 
 
 def test_the_key_architecture_changes_nothing_where_chips_say_it() -> None:

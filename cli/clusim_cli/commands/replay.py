@@ -179,7 +179,7 @@ def _expected(replay: Replay) -> list[tuple[Expected, int, MeasuredError | None]
     machines = {comm.number: comm.machines for comm in replay.communicators}
     # The name of a system of several nodes begins with the preset of a node.
     system = replay.fabric.partition(":nodes=")[0]
-    known = RunPlace.named(system, replay.family, replay.machines)
+    known = RunPlace.of_name(system, replay.family, replay.machines)
 
     def of(call: CallResult) -> Expected:
         if replay.faults:

@@ -211,7 +211,7 @@ class RunPlace:
         return cls(setup.name, about, setup.num_nodes)
 
     @classmethod
-    def named(cls, system: str, family: str, machines: int) -> RunPlace:
+    def of_name(cls, system: str, family: str, machines: int) -> RunPlace:
         """Return the place of a run on a preset or file; its links are unknown if it cannot be loaded."""
         try:
             about = SystemClass.of(loaded(system, None), family)

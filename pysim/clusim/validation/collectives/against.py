@@ -121,7 +121,7 @@ class Against(JsonObject):
         "found_errors",
         "misfit_pct",
         "hypotheses",
-        "dropped=refuted",
+        "dropped=dropped_titles",
         "unfinished=omitted_part",
         "not_simulated",
         "notes=curve.notes",
@@ -150,7 +150,7 @@ class Against(JsonObject):
         return misfit_pct(self.curve.times_us, self.predicted_us, sizes)
 
     @property
-    def refuted(self) -> tuple[str, ...]:
+    def dropped_titles(self) -> tuple[str, ...]:
         """Hypotheses that fit worse than others at the first sizes."""
         return self.found.dropped if self.found else ()
 
