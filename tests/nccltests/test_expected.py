@@ -76,7 +76,7 @@ def test_bad_input_is_one_line(words: tuple[str, str, int, int], message: str) -
 def test_the_gate_passes_fails_or_cannot_judge(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    words = ["expected", "dgx-h100", "--ranks", "8", "--against"]
+    words = ["expected", "dgx-h100", "8", "--against"]
     assert run([*words, str(TABLE), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["passed"]
@@ -94,7 +94,7 @@ def test_the_gate_passes_fails_or_cannot_judge(
     )
     assert run([*words, str(slow)]) == 1
     assert "failed" in capsys.readouterr().out
-    assert run(["expected", "dgx-h100", "--ranks", "4", "--against", str(TABLE)]) == 2
+    assert run(["expected", "dgx-h100", "4", "--against", str(TABLE)]) == 2
     assert "8 GPUs, not 4" in capsys.readouterr().err
 
 

@@ -74,7 +74,7 @@ CALLS: dict[str, list[tuple[str | Path, ...]]] = {
     "diff": [("RUN", "RUN")],
     "what-if": [(f"run {' '.join(SMALL)}", "nvlink x2", "--ranks 0-99")],
     "cache": [()],
-    "expected": [("dgx-1v", "--ranks", "2", "--size", "4KiB")],
+    "expected": [("dgx-1v", "2", "--size", "4KiB")],
     "calibrate system": [("dgx-1v", "TABLE", "--jobs", "1")],
     "calibrate gpu": [("--from", "RECORD", "-o", "KERNELS")],
     "topo list": [()],

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     short_help="Print expected bus bandwidths; judge measurements.",
 )
 @click.argument("topology", type=TOPOLOGY)
-@click.option("--ranks", "count", type=click.IntRange(2), required=True, metavar="N",
-              help="Number of GPUs.")  # fmt: skip
+@click.argument("count", type=click.IntRange(2), metavar="GPUS")
 @options.collective()
 @options.sizes(said="1 MiB to 1 GiB, times 4; with --against, its sizes")
 @click.option("--against", type=MEASURED, default=None, metavar="FILE",
@@ -43,7 +42,7 @@ def command(
     tolerance: float | None,
     as_json: bool,
 ) -> int:
-    """Print times and bus bandwidths of nccl-tests that are expected on N GPUs of TOPOLOGY, with intervals.
+    """Print times and bus bandwidths of nccl-tests that are expected on GPUS of TOPOLOGY, with intervals.
 
     With --against, a row fails if its bandwidth is below the interval.
     """
