@@ -290,7 +290,7 @@ against = _shared(
     "--against",
     type=RECORDED_FILE,
     metavar="FILE",
-    help="Compare with measurements, and rank causes if they are slow.",
+    help="Compare with measurements.",
 )
 
 output = _shared(

@@ -13,7 +13,7 @@ from clusim.base.tables import text_table
 from clusim.base.units import format_size
 from clusim_cli import options
 from clusim_cli.outputs import GuardedCommand
-from clusim_cli.params import MEASURED, TOPOLOGY
+from clusim_cli.params import TOPOLOGY
 
 if TYPE_CHECKING:
     from clusim.validation.acceptance import AcceptedRow
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 @click.argument("count", type=click.IntRange(2), metavar="GPUS")
 @options.collective()
 @options.sizes(said="1 MiB to 1 GiB, times 4; with --against, its sizes")
-@click.option("--against", type=MEASURED, default=None, metavar="FILE",
-              help="Judge an output of nccl-tests: exit code 0 passed, 1 failed.")  # fmt: skip
+@options.against(more="An output of nccl-tests; exit code 1 if a row fails.")
 @click.option("--tolerance", type=click.FloatRange(0, 100), default=None, metavar="PCT",
               help="Accepted deviation below the expected bandwidth.  [default: the interval]")  # fmt: skip
 @options.as_json("clusim.validation.acceptance:Acceptance")

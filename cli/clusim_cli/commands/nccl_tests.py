@@ -69,7 +69,9 @@ def _flags(function: Any) -> Any:
     is_flag=True,
     help="Print the bottleneck of every row's kernel below the table.",
 )
-@options.against(more="FILE is an output of nccl-tests.")
+@options.against(
+    more="Causes are ranked if they are slow. FILE is an output of nccl-tests."
+)
 @click.option("--time-limit", "limit_ps", type=TIME, metavar="TIME",
               help="Wall-clock limit, such as 90s; the partial result is printed. Of the causes of --against."
               "  [default: 60s]")  # fmt: skip

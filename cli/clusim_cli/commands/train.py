@@ -49,7 +49,8 @@ TIME_LIMIT_PS = 60 * 10**12
 @click.option("--replicas", type=RANKS, default=None, metavar="LIST",
               help="Numbers of data-parallel replicas for --scaling, e.g. 1,2,4,8.")  # fmt: skip
 @options.against(
-    more="FILE is a log of Megatron-LM, TorchTitan, DeepSpeed or nanoGPT, or a CSV table of steps."
+    more="Causes are ranked if they are slow. FILE is a log of Megatron-LM, TorchTitan, DeepSpeed or nanoGPT,"
+    " or a CSV table of steps."
 )
 @options.lost_rank(
     required=False, more="Steps then are those of the job before and after the loss."
