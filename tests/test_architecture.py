@@ -36,16 +36,17 @@ MAY_IMPORT = {
     "jobs": "base formats hardware nccl nccltests schedule simulation topology workload",
     "clusim_formats": "base collectives formats hardware jobs schedule topology",
     "training": "analysis base collectives jobs lowering nccl report results schedule simulation topology workload",
+    "serving": "base hardware jobs lowering simulation topology workload",
     "shim": "base hardware jobs lowering nccl nccltests schedule simulation topology",
     "replays": "base formats hardware jobs lowering nccl nccltests report results schedule simulation topology"
     " workload",
     "programs": "base formats hardware jobs lowering nccl nccltests replays simulation topology workload",
-    "validation": "analysis base engine formats hardware lowering nccl nccltests schedule simulation topology"
+    "validation": "analysis base engine formats hardware lowering nccl nccltests schedule serving simulation topology"
     " training workload",
     "studies": "analysis base jobs nccl nccltests policies replays report results simulation topology training"
     " workload",
-    "clusim": "base collectives nccltests policies programs replays results schedule simulation studies topology"
-    " training validation workload",
+    "clusim": "base collectives nccltests policies programs replays results schedule serving simulation studies"
+    " topology training validation workload",
 }
 
 # Modules of `clusim` itself: public names, and what gathers them.

@@ -23,6 +23,8 @@ from clusim.replays.report import Replay
 from clusim.results.diagnosis import Verdict
 from clusim.results.result import Result
 from clusim.results.sensitivity import Sensitivity
+from clusim.serving.report import ServedKernel, ServedLoad
+from clusim.serving.result import Serving
 from clusim.simulation.expected import ErrorClass, MeasuredError, UnknownError
 from clusim.simulation.fault_cost import FaultCost
 from clusim.studies.crossover import Crossover
@@ -42,13 +44,17 @@ from clusim.validation.collectives.against import Against
 from clusim.validation.collectives.explained import Explained
 from clusim.validation.collectives.inference import InferenceJson
 from clusim.validation.collectives.validationjson import ValidationJson
+from clusim.validation.serving.validate import ServingReportJson
 from clusim.validation.steps.against import StepAgainst
 from clusim.validation.steps.validate import StepReportJson
 
 PlanJson = PlanSearch | PricedClusters
+ServeJson = Serving | list[ServedLoad] | list[ServedKernel]
 CongestionSaidJson = CongestionJson | HistoryJson
 PathSaidJson = PathJson | EstimateJson
-ValidateJson = ValidationJson | Explained | StepReportJson | InferenceJson
+ValidateJson = (
+    ValidationJson | Explained | StepReportJson | ServingReportJson | InferenceJson
+)
 
 
 class DoubtedJson(TypedDict):

@@ -38,6 +38,7 @@ _ORDER = (
     "topo",
     "traffic",
     "train",
+    "serve",
     "info",
     "log",
     "explain",

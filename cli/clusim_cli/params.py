@@ -131,6 +131,12 @@ def _sweeps(_context: click.Context) -> Iterable[str]:
     return shipped_sweeps()
 
 
+def _serving(_context: click.Context) -> Iterable[str]:
+    from clusim.base.resources import shipped_serving
+
+    return shipped_serving()
+
+
 def _recording(text: str) -> Path:
     from clusim.base.resources import or_shipped
 
@@ -236,6 +242,7 @@ RECORDING = Value("recording", words=_recordings, between="", files=True)
 RECORDED_FILE = Value("file", _recording, _recordings, "", files=True)
 """Path of a recording, or of the shipped one of that name."""
 GRID = Value("grid", _file_of("shipped_sweeps"), _sweeps, "", files=True)
+SERVING = Value("serving", words=_serving, files=True)
 MEASURED = Value(
     "files", _file_of("shipped_recordings"), _recordings, "", files=True
 )

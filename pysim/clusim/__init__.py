@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from clusim.programs import annotations as torch
     from clusim.results.result import Result
     from clusim.schedule import Schedule
+    from clusim.serving.api import serve
     from clusim.simulation.api import collective, simulate
     from clusim.simulation.traffic import Traffic
     from clusim.simulation.traffic_api import simulate_traffic, traffic
@@ -56,6 +57,7 @@ __all__ = [
     "policy",
     "replay",
     "schedule",
+    "serve",
     "simulate",
     "simulate_traffic",
     "topology",
@@ -79,6 +81,7 @@ _HOME = {
     "traffic": "clusim.simulation.traffic_api",
     "nccl_tests": "clusim.api",
     "replay": "clusim.api",
+    "serve": "clusim.serving.api",
     "train": "clusim.training.api",
     "plan": "clusim.studies.plan.api",
     "expected": "clusim.nccltests.expected",

@@ -73,6 +73,7 @@ def test_the_machine_is_an_argument_except_where_files_of_jobs_are() -> None:
         "topo show",
         "traffic",
         "train",
+        "serve",
         "explain",
         "crossover",
         "nccl-tests",

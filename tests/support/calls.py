@@ -19,6 +19,17 @@ ROWS = ROOT / "tests" / "validation" / "rows.csv"
 SMALL = ("dgx-1v", "--size", "64KiB")
 FAULT = ("--fault", "rank 1 slow x1.5")
 
+SERVED_RUNS = """hardware,engine,model,precision,tp,input_len,output_len,concurrency_or_batch,ttft_ms,tpot_ms
+A100,vllm,llama-3-8b,bf16,1,64,8,1,30,10
+TPU,vllm,llama-3-8b,bf16,1,64,8,1,30,10
+"""
+
+SERVED = """
+topology: dgx-a100
+model: {base: llama3-8b, layers: 2}
+requests: {input: 64, output: 8, concurrency: 2, count: 4}
+"""
+
 # Command -> the words of calls that between them print every form it has.
 CALLS: dict[str, list[tuple[str | Path, ...]]] = {
     "run": [
@@ -36,6 +47,7 @@ CALLS: dict[str, list[tuple[str | Path, ...]]] = {
         ("resnet50-dgx1v", "--estimate"),
         ("SPENT",),
     ],
+    "serve": [("SERVED",), ("SERVED", "--concurrency", "1,2"), ("SERVED", "--step-parts")],
     "info": [("TRACE",), ("RUN",)],
     "log summary": [(TRACES / "nccl-8xh100.log",), ("TABLE",)],
     "explain": [
@@ -56,6 +68,7 @@ CALLS: dict[str, list[tuple[str | Path, ...]]] = {
         (ROWS, "--system", "dgx-a100", "--sizes", "1", "--jobs", "1"),
         (ROWS, "--row", "1"),
         ("STEPS", "--jobs", "1"),
+        ("RUNS", "--jobs", "1"),
     ],
     "replay": [
         (TRACES / "nccl-8xh100.log", "--calls", "2", "--granularity", "256KiB"),
@@ -102,12 +115,15 @@ def write_files(folder: Path) -> dict[str, Path]:
         "RUN": traces.write_collective(folder / "run.h5"),
         "STEPS": table(folder / "steps.csv", {}, {"tensor": 3}),
         "KERNELS": folder / "kernels.json",
+        "RUNS": folder / "runs.csv",
     }
     step = (TRACES / "resnet50-dgx1v.yaml").read_text(encoding="utf-8")
     record = json.dumps(measure(FakeGpu(), lambda text: None))
-    for name, text in (("GRID", GRID), ("SPENT", step + SPENT), ("RECORD", record)):
+    texts = {"GRID": GRID, "SPENT": step + SPENT, "RECORD": record, "SERVED": SERVED}
+    for name, text in texts.items():
         found[name] = folder / f"{name.lower()}.yaml"
         found[name].write_text(text, encoding="utf-8")
+    found["RUNS"].write_text(SERVED_RUNS, encoding="utf-8")
     found["TABLE"] = folder / "table.log"
     words = ["nccl-tests", "all_reduce_perf", "dgx-1v", "-b", "8", "-e", "8", "--jobs", "1"]
     with found["TABLE"].open("w", encoding="utf-8") as file, redirect_stdout(file):

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from clusim.validation.measured import rows_by_source
 from clusim.validation.steps.predict import StepPoint
 from clusim.validation.steps.rows import StepRow
-from clusim.validation.steps.validate import HEADING, rows_by_source, validate_steps
+from clusim.validation.steps.validate import HEADING, validate_steps
 from clusim_cli.main import run
 from support.measured_steps import GPT, table
 
@@ -37,7 +38,7 @@ def test_rows_of_steps_are_spread_over_each_source() -> None:
     """Ten rows of two sources in turn, the last two on 16 GPUs."""
     rows = [row(id=str(n), source="ab"[n % 2], n_gpus=8 if n < 8 else 16) for n in range(10)]
     assert [item.id for item in rows_by_source(rows, 2)] == ["0", "4", "1", "5"]
-    small = rows_by_source(rows, 9, gpus=8)
+    small = rows_by_source([row for row in rows if row.n_gpus <= 8], 9)
     assert [item.id for item in small] == ["0", "2", "4", "6", "1", "3", "5", "7"]
 
 

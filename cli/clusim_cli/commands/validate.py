@@ -1,4 +1,4 @@
-"""``clusim validate``: predictions against measurements of nccl-tests, or of training steps."""
+"""``clusim validate``: predictions against measurements of collectives, training steps, or serving runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.command(
     "validate",
     cls=GuardedCommand,
-    short_help="Compare predictions with measured collectives or training steps.",
+    short_help="Compare predictions with measured collectives, training steps or serving.",
 )
 @click.argument("files", nargs=-1, required=True, type=MEASURED)
 @click.option(
@@ -76,16 +76,22 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     pipeline, chunks, data, context, expert, sharding, sequence_parallel, precision, recompute, attention and compile;
     tokens_per_s_per_gpu or tflops_per_gpu in place of step_s. Missing values are assumed, and counted.
 
+    A CSV table with the columns hardware, engine, model, precision, tp, input_len, output_len, concurrency_or_batch,
+    ttft_ms and tpot_ms is a table of serving runs; pp, ep and dp are optional.
+
     Every row is printed when it is predicted. Rows that calibrated clusim, other rows of their sources, and rows of
     other sources are scored separately. Rows with unknown words are counted and skipped; if no row can be scored, the
     command fails.
     """
     from clusim.base.files import check_place
+    from clusim.validation.serving.rows import is_serving_table
     from clusim.validation.steps.rows import is_step_table
 
     for target in (given["plot"], given["markdown"], given["errors"]):
         if target is not None and not target.is_dir():
             check_place(target)
+    if any(map(is_serving_table, files)):
+        return _serving(files, as_json, given)
     kinds = {is_step_table(path) for path in files}
     if kinds == {True, False}:
         raise click.UsageError(
@@ -186,11 +192,11 @@ def _inferred(rows: list[Row], as_json: bool, given: dict[str, Any]) -> int:
 def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
     """Validate tables of training steps."""
     from clusim.lowering.grain import STEP
+    from clusim.validation.measured import rows_by_source
     from clusim.validation.steps.rows import read_steps
     from clusim.validation.steps.validate import (
         StepReport,
         row_line,
-        rows_by_source,
         step_lines,
         validate_steps,
         write_section,
@@ -203,7 +209,9 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
             )
     table = rows = read_steps(files)
     if given["campaign"]:
-        rows = rows_by_source(table, given["campaign"], gpus=given["max_gpus"] or 0)
+        most = given["max_gpus"]
+        small = [row for row in table if not most or row.n_gpus <= most]
+        rows = rows_by_source(small, given["campaign"])
     with working(given["jobs"], given["executor"]) as jobs:
         grain = given["granularity"] or STEP
         predict = partial(
@@ -220,6 +228,42 @@ def _steps(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int
     if given["markdown"] is not None:
         write_section(report, given["markdown"], _called(files, given))
     return _end(report, step_lines(report), files, as_json, given)
+
+
+def _serving(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> int:
+    """Validate tables of serving runs."""
+    from clusim.validation.measured import rows_by_source
+    from clusim.validation.serving.rows import read_serving_rows
+    from clusim.validation.serving.validate import (
+        ServingReport,
+        serving_line,
+        serving_lines,
+        validate_serving,
+    )
+
+    for name in (
+        *("system", "sizes", "releases", "infer", "no_infer", "row", "plot"),
+        *("markdown", "errors", "max_gpus", "granularity"),
+    ):
+        if given[name]:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} is not for tables of serving runs"
+            )
+    table = [*read_serving_rows(files)]
+    rows = rows_by_source(table, given["campaign"] or 0)
+    with working(given["jobs"], given["executor"]) as jobs:
+        predict = partial(
+            validate_serving,
+            rows,
+            limit=given["rows"] or 0,
+            jobs=jobs,
+            granularity="quick",
+        )
+        report, code = _predict(predict, ServingReport, serving_line, as_json, given)
+    report = replace(report, skipped=report.skipped + len(table) - len(rows))
+    if code:
+        return _print(report, serving_lines(report), as_json, code)
+    return _end(report, serving_lines(report), files, as_json, given)
 
 
 def _predict(

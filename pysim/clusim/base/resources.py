@@ -18,7 +18,7 @@ Runs over all shipped workloads exclude them.
 """
 
 
-_FOLDERS = ("clusters", "sweeps")
+_FOLDERS = ("clusters", "serving", "sweeps")
 """Folders of ``traces`` without recordings."""
 
 cached = False
@@ -61,6 +61,11 @@ def cluster_workloads() -> dict[str, Path]:
 def shipped_sweeps() -> dict[str, Path]:
     """Return the shipped grids of sweeps by name."""
     return _shipped_files("traces/sweeps")
+
+
+def shipped_serving() -> dict[str, Path]:
+    """Return the shipped serving files by name."""
+    return _shipped_files("traces/serving")
 
 
 def shipped_recordings() -> dict[str, Path]:

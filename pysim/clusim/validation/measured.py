@@ -22,6 +22,7 @@ from pathlib import Path, PurePath
 from statistics import fmean, median
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from clusim.base.executors import Jobs, workers
 from clusim.base.files import write_text
 from clusim.base.json_schema import Round3
 from clusim.base.tables import group_values
@@ -94,6 +95,37 @@ class Unpredicted:
 
 Tell = Callable[[Predicted | Unpredicted, int, int], None]
 """Called with a row that is predicted, or cannot be, its number and the number of rows."""
+
+
+def predict_rows(
+    rows: Sequence[Any],
+    predict: Callable[[Any], Predicted | Unpredicted],
+    jobs: Jobs,
+    tell: Tell[Predicted] | None,
+) -> list[Predicted | Unpredicted]:
+    """Return the predictions of rows in their order; `tell` is called as soon as a row and all before are known."""
+    result: list[Predicted | Unpredicted] = []
+    with workers(jobs, len(rows)) as spread:
+        for point in (
+            map(predict, rows) if spread is None else spread.map_items(predict, rows)
+        ):
+            result.append(point)
+            if tell is not None:
+                tell(point, len(result), len(rows))
+    return result
+
+
+def spread_rows(rows: Sequence[Any], limit: int) -> list[Any]:
+    """Return `limit` rows, spread evenly; 0 is all."""
+    if not limit or limit >= len(rows):
+        return list(rows)
+    return [rows[number * len(rows) // limit] for number in range(limit)]
+
+
+def rows_by_source(rows: Iterable[Any], limit: int) -> list[Any]:
+    """Return at most `limit` rows of each source, spread evenly; 0 is all."""
+    parts = group_values((row.source, row) for row in rows)
+    return [row for part in parts.values() for row in spread_rows(part, limit)]
 
 
 def errors(points: Sequence[Prediction]) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from clusim.base import resources
 from clusim.base.errors import InputError, TopologyError
@@ -16,6 +18,8 @@ from clusim.topology.yamltext import parse
 from clusim.workload.spec import Workload
 
 MAX_FILE_BYTES = 4 << 20
+
+Kind = TypeVar("Kind", bound=BaseModel)
 
 
 def load_workload(
@@ -60,21 +64,9 @@ def loads_workload(
 
     `changes` are as of `load_workload`.
     """
-    if not text.strip():
-        raise InputError(
-            f"{where}:1:1: empty file; must be a mapping with 'model' and 'batch'"
-        )
-    document = parse(text, where)
-    problems = Problems(where, document)
-    for (line, column), message in document.problems:
-        problems.found.append(((line, column), message))
-    if not isinstance(document.data, dict):
-        problems.add((), "must be a mapping with 'model' and 'batch'")
-    problems.raise_if_any()
-    data = {"name": name, **document.data}
-    for dotted, value in (changes or {}).items():
-        _change(data, dotted, value)
-    result = validate_data(Workload, data, problems)
+    result, problems = validate_text(
+        Workload, text, (where, "'model' and 'batch'"), name, changes
+    )
     if result.model.huggingface and base is not None:
         result.model.huggingface = os.fspath(base / result.model.huggingface)
     kernels = result.hardware.kernels
@@ -82,6 +74,40 @@ def loads_workload(
         result.hardware.kernels = os.fspath(base / kernels)
     result._document = problems
     return result
+
+
+def validate_text(
+    kind: type[Kind],
+    text: str,
+    where: tuple[str, str],
+    name: str,
+    changes: Mapping[str, Any] | None = None,
+) -> tuple[Kind, Problems]:
+    """Return the description in a YAML text, and its problems for later errors.
+
+    Parameters
+    ----------
+    where : (str, str)
+        Name of the text and its required keys, in errors.
+    name : str
+        Its key ``name``, if it has none.
+    changes : mapping or None
+        As of `load_workload`.
+    """
+    place, needs = where[0], f"must be a mapping with {where[1]}"
+    if not text.strip():
+        raise InputError(f"{place}:1:1: empty file; {needs}")
+    document = parse(text, place)
+    problems = Problems(place, document)
+    for (line, column), message in document.problems:
+        problems.found.append(((line, column), message))
+    if not isinstance(document.data, dict):
+        problems.add((), needs)
+    problems.raise_if_any()
+    data = {"name": name, **document.data}
+    for dotted, value in (changes or {}).items():
+        _change(data, dotted, value)
+    return validate_data(kind, data, problems), problems
 
 
 def _change(data: dict[str, Any], dotted: str, value: Any) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from clusim.base.executors import Jobs, workers
+from clusim.base.executors import Jobs
 from clusim.base.files import write_text
 from clusim.base.json_schema import JsonObject
-from clusim.base.tables import group_values, text_table
+from clusim.base.tables import text_table
 from clusim.hardware import FRAMEWORKS, GPUS
 from clusim.hardware.calibration import ROW_SETS
 from clusim.lowering.grain import STEP
@@ -29,6 +29,8 @@ from clusim.validation.measured import (
     made_at,
     name_row,
     plain,
+    predict_rows,
+    spread_rows,
 )
 from clusim.validation.steps.cases import framework_of
 from clusim.validation.steps.predict import (
@@ -165,32 +167,10 @@ def validate_steps(
     tell : callable or None
         Called with every row in their order, as soon as it and all earlier rows are known.
     """
-    chosen = _spread(rows, limit)
+    chosen = spread_rows(rows, limit)
     work = partial(predict_row, granularity=granularity)
-    result: list[StepPoint | Unpredicted] = []
-    with workers(jobs, len(chosen)) as spread:
-        for point in (
-            map(work, chosen) if spread is None else spread.map_items(work, chosen)
-        ):
-            result.append(point)
-            if tell is not None:
-                tell(point, len(result), len(chosen))
+    result = predict_rows(chosen, work, jobs, tell)
     return StepReport.of(result, len(rows) - len(chosen), str(granularity))
-
-
-def rows_by_source(
-    rows: Sequence[StepRow], limit: int, *, gpus: int = 0
-) -> list[StepRow]:
-    """Return at most `limit` rows of each source on at most `gpus` GPUs, spread over the source's rows; 0 is all."""
-    small = [row for row in rows if not gpus or row.n_gpus <= gpus]
-    parts = group_values((row.source, row) for row in small)
-    return [row for part in parts.values() for row in _spread(part, limit)]
-
-
-def _spread(rows: Sequence[StepRow], limit: int) -> list[StepRow]:
-    if not limit or limit >= len(rows):
-        return list(rows)
-    return [rows[number * len(rows) // limit] for number in range(limit)]
 
 
 HEADING = "## Steps that others published"

@@ -1,0 +1,1 @@
+"""Serving of language models: prefill and decode steps on a system."""

@@ -1,0 +1,175 @@
+"""Parts of a served model on a rank: its weights, and its cache of keys and values.
+
+**Model** Tensor parallelism cuts heads and inner sizes over `tensor` ranks, and copies heads of keys and values if
+there are fewer than ranks. With data parallelism of attention each of `attention_data` groups has the complete
+attention of its own sequences; experts are on all ranks of all groups: whole ones on `expert` groups of ranks, each
+cut over the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusim.base.errors import InputError
+from clusim.workload.models.transformer_sizes import TransformerSizes
+
+WEIGHT_BYTES = {
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "fp8-block": 1.0 + 4 / 128**2,
+    "nvfp4": 0.5625,
+}
+"""Bytes of a weight in matrices by precision, scales of blocks included."""
+
+CACHE_BYTES = {"bf16": 2, "fp8": 1}
+"""Bytes of an element of the cache by type."""
+
+PLAIN_BYTES = 2
+"""Bytes of an element of activations, embeddings and norms."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLayout:
+    """A model on the ranks of a replica.
+
+    Attributes
+    ----------
+    tensor, pipeline, expert, attention_data : int
+        Ranks that share a layer's attention; stages; groups of ranks with different experts; copies of attention.
+    weights, cache : str
+        Precision of matrices; type of the cache.
+    """
+
+    model: TransformerSizes
+    tensor: int = 1
+    pipeline: int = 1
+    expert: int = 1
+    attention_data: int = 1
+    weights: str = "bf16"
+    cache: str = "bf16"
+
+    def __post_init__(self) -> None:
+        """Check that the model can be cut."""
+        model, tensor = self.model, self.tensor
+        model.check_numbers()
+        if model.heads % tensor:
+            raise InputError(
+                f"tensor {tensor}: does not divide the {model.heads} attention heads of {model.name}"
+            )
+        if model.kv_heads % tensor and tensor % model.kv_heads and not model.latent:
+            raise InputError(
+                f"tensor {tensor}: {model.kv_heads} heads of keys and values cannot be cut into or copied to it"
+            )
+        if self.pipeline > model.layers:
+            raise InputError(
+                f"pipeline {self.pipeline}: {model.name} has {model.layers} layers"
+            )
+        if self.expert > 1 and not model.experts:
+            raise InputError(f"expert {self.expert}: {model.name} has no experts")
+        if model.experts and (
+            self.group % self.expert or model.experts % self.expert
+        ):
+            raise InputError(
+                f"expert {self.expert}: must divide {self.group} ranks and {model.experts} experts"
+            )
+        if self.attention_data > 1 and not model.experts:
+            raise InputError(
+                f"attention_data {self.attention_data}: {model.name} has no experts; use replicas"
+            )
+
+    @property
+    def group(self) -> int:
+        """Ranks of a stage."""
+        return self.tensor * self.attention_data
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of a replica."""
+        return self.group * self.pipeline
+
+    @property
+    def expert_cut(self) -> int:
+        """Ranks that share an expert."""
+        return self.group // self.expert
+
+    @property
+    def heads(self) -> int:
+        """Heads of queries on a rank."""
+        return self.model.heads // self.tensor
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values on a rank."""
+        return max(1, self.model.kv_heads // self.tensor)
+
+    @property
+    def stage_layers(self) -> int:
+        """Layers of the largest stage."""
+        return -(-self.model.layers // self.pipeline)
+
+    @property
+    def moe_layers(self) -> int:
+        """Layers with experts, in the largest stage."""
+        if not self.model.experts:
+            return 0
+        dense = self.model.dense_layers if self.pipeline == 1 else 0
+        return self.stage_layers - dense
+
+    def attention_elements(self) -> int:
+        """Return the elements of a layer's attention matrices on a rank."""
+        model, heads = self.model, self.heads
+        if model.latent is None:
+            width = (heads + 2 * self.kv_heads) * model.head_size
+            return model.hidden * (width + heads * model.head_size)
+        latent = model.latent
+        down = latent.q_rank + latent.kv_rank + latent.rope
+        up = latent.q_rank * (latent.nope + latent.rope) + latent.kv_rank * (
+            latent.nope + latent.value
+        )
+        return model.hidden * down + heads * (up + latent.value * model.hidden)
+
+    @property
+    def matrices(self) -> int:
+        """Matrices of a feed-forward block."""
+        return 3 if self.model.gated else 2
+
+    def expert_elements(self) -> int:
+        """Return the elements of an expert's matrices on a rank."""
+        inner = self.model.expert_size // self.expert_cut
+        return self.matrices * self.model.hidden * inner
+
+    def weight_bytes(self) -> float:
+        """Return the weights of a rank of the largest stage [bytes]."""
+        model, size = self.model, WEIGHT_BYTES[self.weights]
+        dense = self.matrices * model.hidden * model.intermediate // self.tensor
+        total = self.stage_layers * self.attention_elements() * size
+        total += (self.stage_layers - self.moe_layers) * dense * size
+        if self.moe_layers:
+            local = model.experts // self.expert
+            shared = model.shared_experts * self.matrices * model.expert_size
+            layer = local * self.expert_elements() * size
+            layer += shared * model.hidden // self.tensor * size
+            layer += model.experts * model.hidden * PLAIN_BYTES
+            total += self.moe_layers * layer
+        tables = 1 if model.tied or self.pipeline > 1 else 2
+        return (
+            total + tables * model.vocab * model.hidden // self.tensor * PLAIN_BYTES
+        )
+
+    def token_bytes(self) -> int:
+        """Return the cache of a token on a rank of the largest stage [bytes]."""
+        size, model = CACHE_BYTES[self.cache], self.model
+        if model.latent is not None:
+            return (
+                self.stage_layers * (model.latent.kv_rank + model.latent.rope) * size
+            )
+        return 2 * self.stage_layers * self.kv_heads * model.head_size * size
+
+    def activation_bytes(self, tokens: int) -> int:
+        """Return the activations of a pass of `tokens`: input, residual, and the widest layer [bytes]."""
+        model = self.model
+        inner = max(
+            model.intermediate // self.tensor, model.top_k * model.expert_size
+        )
+        width = 2 * model.hidden + self.matrices * inner
+        return tokens * width * PLAIN_BYTES

@@ -1,0 +1,265 @@
+"""Result of a serving run: latencies, throughput, cache, and what steps were spent on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from clusim.base.json_schema import JsonObject, Round3, Round6
+from clusim.serving.layout import ReplicaLayout
+from clusim.serving.replica import StepRecord
+from clusim.serving.scheduler import Sequence
+from clusim.serving.spec import LimitSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Latency(JsonObject):
+    """Distribution of a latency [s].
+
+    Attributes
+    ----------
+    mean, p50, p90, p99 : float
+        Mean and percentiles [s].
+    """
+
+    KEYS = ("mean_s=mean", "p50_s=p50", "p90_s=p90", "p99_s=p99")
+
+    mean: Round6
+    p50: Round6
+    p90: Round6
+    p99: Round6
+
+    @classmethod
+    def of(cls, values_ps: Iterable[float]) -> Latency:
+        """Return the distribution of times [ps]; without any all are 0."""
+        values = np.fromiter(values_ps, float)
+        if not values.size:
+            return cls(0.0, 0.0, 0.0, 0.0)
+        p50, p90, p99 = np.percentile(values, (50, 90, 99)) * 1e-12
+        return cls(float(values.mean() * 1e-12), float(p50), float(p90), float(p99))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse(JsonObject):
+    """Cache of keys and values of a copy of attention.
+
+    Attributes
+    ----------
+    tokens : int
+        Tokens that fit.
+    token_bytes : int
+        Cache of a token on a rank [bytes].
+    peak : float
+        Largest fraction in use.
+    preemptions : int
+        Sequences that lost their cache, and computed it again.
+    """
+
+    tokens: int
+    token_bytes: int
+    peak: Round3
+    preemptions: int
+
+
+@dataclass(frozen=True)
+class Serving(JsonObject):
+    """Result of a serving run.
+
+    Attributes
+    ----------
+    name : str
+        Name of the serving file.
+    system, engine : str
+        Topology; engine and rule.
+    gpus : int
+        GPUs of all replicas.
+    count : int
+        Requests.
+    input_tokens, output_tokens : int
+        Tokens of all prompts and outputs.
+    time_ps : int
+        From the first arrival to the last token [ps].
+    ttft, tpot, itl, latency : Latency
+        Arrival to first token; (last - first token) / (tokens - 1) of a request; between two tokens, all requests
+        together; arrival to last token [s].
+    requests_per_s, tokens_per_s, tokens_per_s_per_gpu : float
+        Requests and output tokens over the time.
+    good_per_s : float
+        Requests within the limits over the time; all requests without limits.
+    steps, different_steps : int
+        Steps, and those with distinct times.
+    cache : CacheUse
+        Cache of the decoding replicas.
+    spent : dict
+        Fraction of all steps by part.
+    verdict : str
+        What limits the run.
+    notes : list of str
+        Approximations.
+    """
+
+    KEYS = (
+        *(
+            "name",
+            "system",
+            "engine",
+            "gpus",
+            "count",
+            "input_tokens",
+            "output_tokens",
+        ),
+        *("time_s=time_ps", "ttft", "tpot", "itl", "latency", "requests_per_s"),
+        *("tokens_per_s", "tokens_per_s_per_gpu", "good_per_s", "steps"),
+        *("different_steps", "cache", "spent", "verdict", "notes"),
+    )
+
+    name: str
+    system: str
+    engine: str
+    layout: ReplicaLayout
+    gpus: int
+    sequences: list[Sequence]
+    records: list[StepRecord]
+    different_steps: int
+    cache: CacheUse
+    spent_s: dict[str, float]
+    limits: LimitSpec
+    notes: list[str]
+
+    @property
+    def count(self) -> int:
+        """Number of requests."""
+        return len(self.sequences)
+
+    @property
+    def input_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return sum(sequence.prompt for sequence in self.sequences)
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens of all outputs."""
+        return sum(sequence.generated for sequence in self.sequences)
+
+    @property
+    def time_ps(self) -> int:
+        """Time from the first arrival to the last token [ps]."""
+        first = min(sequence.arrival_ps for sequence in self.sequences)
+        return max(sequence.token_ps[-1] for sequence in self.sequences) - first
+
+    @property
+    def time_s(self) -> Round6:
+        """Time from the first arrival to the last token [s]."""
+        return self.time_ps * 1e-12
+
+    @cached_property
+    def ttft_ps(self) -> list[int]:
+        """Time from the arrival of each request to its first token [ps]."""
+        return [item.token_ps[0] - item.arrival_ps for item in self.sequences]
+
+    @cached_property
+    def tpot_ps(self) -> list[float]:
+        """Time per token of each request after its first one [ps]; of one token, it is 0."""
+        return [
+            (item.token_ps[-1] - item.token_ps[0]) / max(1, item.generated - 1)
+            for item in self.sequences
+        ]
+
+    @property
+    def ttft(self) -> Latency:
+        """Time to the first token."""
+        return Latency.of(self.ttft_ps)
+
+    @property
+    def tpot(self) -> Latency:
+        """Time per further token of a request."""
+        rows = zip(self.tpot_ps, self.sequences, strict=True)
+        return Latency.of(time_ps for time_ps, item in rows if item.generated > 1)
+
+    @property
+    def itl(self) -> Latency:
+        """Time between two tokens."""
+        return Latency.of(
+            gap
+            for item in self.sequences
+            for gap in np.diff(np.array(item.token_ps, np.int64))
+        )
+
+    @property
+    def latency(self) -> Latency:
+        """Time from the arrival to the last token."""
+        return Latency.of(
+            item.token_ps[-1] - item.arrival_ps for item in self.sequences
+        )
+
+    @property
+    def requests_per_s(self) -> Round3:
+        """Requests over the time."""
+        return self.count / self.time_s
+
+    @property
+    def tokens_per_s(self) -> Round3:
+        """Output tokens over the time."""
+        return self.output_tokens / self.time_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> Round3:
+        """Output tokens over the time, for each GPU."""
+        return self.tokens_per_s / self.gpus
+
+    @property
+    def good_per_s(self) -> Round3:
+        """Requests within the limits, over the time."""
+        limits = self.limits.ttft, self.limits.tpot
+        rows = zip(self.ttft_ps, self.tpot_ps, strict=True)
+        good = sum(
+            all(
+                limit is None or value <= limit
+                for value, limit in zip(row, limits, strict=True)
+            )
+            for row in rows
+        )
+        return good / self.time_s
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return sum(record.number for record in self.records)
+
+    @property
+    def spent(self) -> dict[str, Round3]:
+        """Fraction of all steps by part, the largest first."""
+        total = sum(self.spent_s.values())
+        rows = sorted(self.spent_s.items(), key=lambda item: -item[1])
+        return {name: seconds / total for name, seconds in rows}
+
+    @property
+    def verdict(self) -> str:
+        """What limits the run: waiting for the cache or for prompts, else the largest parts of steps."""
+        largest = [f"{name} {share:.0%}" for name, share in self.spent.items()][:3]
+        parts = f"of all steps: {', '.join(largest)}"
+        if self.cache.preemptions:
+            return (
+                f"the cache is full: {self.cache.preemptions} preemptions; {parts}"
+            )
+        waiting = self._waiting_share()
+        if waiting > 0.5:
+            return f"requests wait for {waiting:.0%} of their time to the first token; {parts}"
+        return parts
+
+    def _waiting_share(self) -> float:
+        """Return the fraction of the time to the first token before the first step of a request."""
+        starts = np.array([record.start_ps for record in self.records], np.int64)
+        ends = np.array([record.end_ps for record in self.records], np.int64)
+        total = sum(self.ttft_ps)
+        if not total or not starts.size:
+            return 0.0
+        busy = 0
+        for item in self.sequences:
+            at = int(np.searchsorted(ends, item.token_ps[0]))
+            if at < len(ends):
+                busy += int(ends[at] - starts[at])
+        return max(0.0, 1 - busy / total)

@@ -1,0 +1,250 @@
+"""Schedulers of engines: which tokens of which sequences a step computes, and the blocks of the cache.
+
+**Model** The rules of public engines, by name, for requests without common prefixes. ``vllm-v1`` (vllm/v1/core/sched):
+running sequences first, in order, then waiting ones, within a budget of tokens; the last running sequence is preempted
+when blocks run out, and computed again. ``sglang``: prompts before decoding, in steps of their own. ``trtllm``: as
+``vllm-v1``, but a sequence is admitted only if blocks for its longest output remain, so that none is preempted.
+``static``: all sequences start together and the batch runs until the last has ended.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
+
+from clusim.base.errors import InputError
+
+Rule = Literal["vllm-v1", "sglang", "trtllm", "static"]
+
+RULES: tuple[Rule, ...] = get_args(Rule)
+"""Names of schedulers."""
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """A request in an engine; compared by identity.
+
+    Attributes
+    ----------
+    arrival_ps : int
+        Arrival at the server.
+    prompt, output : int
+        Tokens of the prompt, and to generate.
+    computed, generated : int
+        Tokens in the cache; tokens that it has got.
+    blocks : int
+        Blocks that it holds.
+    token_ps : list of int
+        Times of its tokens.
+    """
+
+    number: int
+    arrival_ps: int
+    prompt: int
+    output: int
+    computed: int = 0
+    generated: int = 0
+    blocks: int = 0
+    preemptions: int = 0
+    token_ps: list[int] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Tokens that it has: prompt and output."""
+        return self.prompt + self.generated
+
+    @property
+    def missing(self) -> int:
+        """Tokens that are not in the cache."""
+        return self.length - self.computed
+
+    @property
+    def is_done(self) -> bool:
+        """True if it has all tokens."""
+        return self.generated >= self.output
+
+
+class Portion(NamedTuple):
+    """Tokens of a sequence that a step computes."""
+
+    sequence: Sequence
+    tokens: int
+
+    @property
+    def decodes(self) -> bool:
+        """True for one token after a computed prompt."""
+        return self.tokens == 1 and self.sequence.computed >= self.sequence.prompt
+
+    @property
+    def completes(self) -> bool:
+        """True if the sequence then gets a token."""
+        return self.tokens == self.sequence.missing
+
+
+@dataclass
+class SequenceScheduler:
+    """Sequences of an engine and its cache.
+
+    Attributes
+    ----------
+    rule : str
+        One of `RULES`.
+    max_tokens, max_sequences : int
+        Tokens of a step; sequences that run together.
+    block, blocks : int
+        Tokens of a block; blocks of the cache.
+    """
+
+    rule: Rule
+    max_tokens: int
+    max_sequences: int
+    block: int
+    blocks: int
+    waiting: deque[Sequence] = field(default_factory=deque)
+    running: list[Sequence] = field(default_factory=list)
+    preemptions: int = 0
+    peak_blocks: int = 0
+    _used: int = 0
+
+    @property
+    def used_blocks(self) -> int:
+        """Return the blocks in use."""
+        return self._used
+
+    @property
+    def is_idle(self) -> bool:
+        """Return True if there is no work."""
+        return not self.running and not self.waiting
+
+    def add(self, sequence: Sequence) -> None:
+        """Append a request to the queue.
+
+        Raises
+        ------
+        InputError
+            The cache can never hold it.
+        """
+        need = self._blocks_of(sequence.prompt + sequence.output)
+        if need > self.blocks:
+            raise InputError(
+                f"request {sequence.number}: {sequence.prompt + sequence.output} tokens need {need} blocks, and the"
+                f" cache has {self.blocks}; use more ranks, a larger share of memory, or shorter requests"
+            )
+        self.waiting.append(sequence)
+
+    def plan_step(self) -> list[Portion]:
+        """Return the portions of the next step, and allocate their blocks."""
+        if self.rule == "sglang":
+            admitted = self._admit([], self.max_tokens)
+            return admitted or self._continue_running(self.max_tokens)[0]
+        if self.rule == "static" and self.running:
+            return self._continue_running(self.max_tokens)[0]
+        portions, left = self._continue_running(self.max_tokens)
+        return self._admit(portions, left)
+
+    def extend(self, portions: list[Portion], steps: int) -> int:
+        """Allocate the cache of several steps of decoding sequences; return how many of them fit, at least one."""
+        sequences = [portion.sequence for portion in portions]
+
+        def need(count: int) -> int:
+            return sum(
+                max(0, self._blocks_of(item.computed + count) - item.blocks)
+                for item in sequences
+            )
+
+        while steps > 1 and self._used + need(steps) > self.blocks:
+            steps //= 2
+        for item in sequences:
+            self._allocate(item, item.computed + steps)
+        return steps
+
+    def finish_steps(
+        self, portions: Iterable[Portion], ends: range
+    ) -> list[Sequence]:
+        """Give tokens to the sequences of steps with these ends [ps]; return those that have all.
+
+        Several steps are of decoding sequences only.
+        """
+        ended = []
+        for sequence, tokens in portions:
+            if tokens == sequence.missing:
+                sequence.generated += len(ends)
+                sequence.token_ps.extend(ends)
+                tokens += len(ends) - 1
+            sequence.computed += tokens
+            if sequence.is_done:
+                self.release(sequence)
+                ended.append(sequence)
+        return ended
+
+    def release(self, sequence: Sequence) -> None:
+        """Remove a sequence and free its blocks."""
+        self.running.remove(sequence)
+        self._used -= sequence.blocks
+        sequence.blocks = 0
+
+    def _blocks_of(self, tokens: int) -> int:
+        return -(-tokens // self.block)
+
+    def _continue_running(self, budget: int) -> tuple[list[Portion], int]:
+        """Return the portions of running sequences, and the tokens that are left; 0 after a preemption.
+
+        The last running sequence is preempted when blocks run out.
+        """
+        portions: list[Portion] = []
+        at, before = 0, self.preemptions
+        while at < len(self.running) and budget:
+            sequence = self.running[at]
+            tokens = min(sequence.missing, budget)
+            if not self._allocate(sequence, sequence.computed + tokens):
+                self._preempt(self.running[-1])
+                continue
+            portions.append(Portion(sequence, tokens))
+            budget -= tokens
+            at += 1
+        return portions, budget if self.preemptions == before else 0
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.release(sequence)
+        sequence.computed = 0
+        sequence.preemptions += 1
+        self.preemptions += 1
+        self.waiting.appendleft(sequence)
+
+    def _admit(self, portions: list[Portion], budget: int) -> list[Portion]:
+        """Add waiting sequences to a step while tokens, sequences and blocks last."""
+        while self.waiting and budget and len(self.running) < self.max_sequences:
+            sequence = self.waiting[0]
+            tokens = min(sequence.missing, budget)
+            if not self._can_admit(sequence, tokens):
+                break
+            self.waiting.popleft()
+            self.running.append(sequence)
+            self._allocate(sequence, sequence.computed + tokens)
+            portions.append(Portion(sequence, tokens))
+            budget -= tokens
+        return portions
+
+    def _can_admit(self, sequence: Sequence, tokens: int) -> bool:
+        if self.rule != "trtllm":
+            need = self._blocks_of(sequence.computed + tokens) - sequence.blocks
+            return self._used + need <= self.blocks
+        reserved = sum(
+            self._blocks_of(other.prompt + other.output)
+            for other in (*self.running, sequence)
+        )
+        return reserved <= self.blocks
+
+    def _allocate(self, sequence: Sequence, tokens: int) -> bool:
+        """Give a sequence the blocks of some tokens; False if there are too few."""
+        need = self._blocks_of(tokens) - sequence.blocks
+        if need <= 0:
+            return True
+        if self._used + need > self.blocks:
+            return False
+        self._used += need
+        sequence.blocks += need
+        self.peak_blocks = max(self.peak_blocks, self._used)
+        return True

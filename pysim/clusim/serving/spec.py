@@ -1,0 +1,217 @@
+"""Serving files: the schema, and reading them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from clusim.base.errors import InputError
+from clusim.base.limits import read_text
+from clusim.base.resources import shipped_serving
+from clusim.topology.keys import did_you_mean
+from clusim.topology.quantities import Amount, Spec, Time, base_or_mapping
+from clusim.workload.spec import ModelSpec, Positive, Small
+from clusim.workload.workload_file import MAX_FILE_BYTES, validate_text
+
+EngineName = Literal["vllm", "sglang", "trtllm"]
+
+
+class EngineSpec(Spec):
+    """ServingEngine, and changes of its host's times."""
+
+    name: EngineName = "vllm"
+    step: Time | None = None
+    sequence: Time | None = None
+    request: Time | None = None
+
+
+class ServedFormats(Spec):
+    """Number formats of weights, and of the cache of keys and values."""
+
+    weights: Literal["bf16", "fp8", "fp8-block", "nvfp4"] = "bf16"
+    cache: Literal["bf16", "fp8"] = "bf16"
+
+
+class ReplicaSpec(Spec):
+    """Ranks of a replica."""
+
+    tensor: Small = 1
+    pipeline: Small = 1
+    expert: Small = 1
+    attention_data: Small = 1
+
+
+class CacheSpec(Spec):
+    """Cache of keys and values: tokens of a block, share of memory, and memory that is kept free of it."""
+
+    block: Small = 16
+    share: Annotated[float, Field(gt=0, le=1)] = 0.9
+    blocks: Positive | None = None
+    reserve: Amount | None = None
+
+
+class BatchingSpec(Spec):
+    """SequenceScheduler and its limits; the engine's if not set."""
+
+    rule: Literal["vllm-v1", "sglang", "trtllm", "static"] | None = None
+    max_batched_tokens: Positive = 8192
+    max_sequences: Small = 1024
+
+
+class LogNormalSpec(Spec):
+    """Mean, and standard deviation of the logarithm."""
+
+    mean: Annotated[float, Field(gt=0)]
+    sigma: Annotated[float, Field(ge=0, le=8)]
+
+
+class LengthSpec(Spec):
+    """Lengths in tokens: equal, uniform between two, or log-normal."""
+
+    fixed: Positive | None = None
+    uniform: Annotated[list[Positive], Field(min_length=2, max_length=2)] | None = (
+        None
+    )
+    lognormal: LogNormalSpec | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_number(cls, value: Any) -> Any:
+        """Accept a number."""
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return {"fixed": value} if is_number else value
+
+    @model_validator(mode="after")
+    def _check(self) -> LengthSpec:
+        forms = self.fixed, self.uniform, self.lognormal
+        if sum(form is not None for form in forms) != 1:
+            raise PydanticCustomError(
+                "length",
+                "write a number, {{uniform: [low, high]}} or {{lognormal: {{mean: .., sigma: ..}}}}",
+            )
+        if self.uniform is not None and self.uniform[0] > self.uniform[1]:
+            raise PydanticCustomError(
+                "length", "the first length must not be greater"
+            )
+        return self
+
+
+class RequestSpec(Spec):
+    """Requests: lengths, and either a number that is always in the server, or a rate of arrivals [1/s]."""
+
+    input: LengthSpec = LengthSpec(fixed=1024)
+    output: LengthSpec = LengthSpec(fixed=128)
+    concurrency: Positive | None = None
+    rate: Annotated[float, Field(gt=0)] | None = None
+    count: Positive | None = None
+    file: str | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class LimitSpec(Spec):
+    """Limits of a request that counts as good."""
+
+    ttft: Time | None = None
+    tpot: Time | None = None
+
+
+class ExchangeSpec(Spec):
+    """Exchange of tokens for experts with data parallelism of attention, and the load of the fullest group."""
+
+    exchange: Literal["gather", "alltoall"] = "gather"
+    skew: Annotated[float, Field(ge=0, le=16)] = 0.0
+
+
+class PoolSpec(Spec):
+    """Replicas of one kind of work, on consecutive ranks."""
+
+    replicas: Small = 1
+    parallel: ReplicaSpec = ReplicaSpec()
+
+
+class PoolsSpec(Spec):
+    """Separate replicas for prompts and for decoding."""
+
+    prefill: PoolSpec = PoolSpec()
+    decode: PoolSpec = PoolSpec()
+
+
+class TransferSpec(Spec):
+    """Transfer of a cache from a prefill to a decode replica.
+
+    ``whole``: after the prompt; ``layers``: every layer's part as soon as it is computed.
+    """
+
+    when: Literal["whole", "layers"] = "whole"
+    setup: Time | None = None
+    piece: Time | None = None
+
+
+class BesideSpec(Spec):
+    """Other traffic on the network: messages of ranks, as `clusim traffic` has them."""
+
+    pattern: Literal["permutation", "alltoall", "incast"] = "permutation"
+    load: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    message: Amount = 1 << 20
+
+
+class ServingSpec(Spec):
+    """Served model: system, engine, parallelism, scheduler and requests."""
+
+    name: str = "serving"
+    description: str = ""
+    topology: str | None = None
+    nodes: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    model: Annotated[ModelSpec, base_or_mapping]
+    engine: EngineSpec = EngineSpec()
+    precision: ServedFormats = ServedFormats()
+    parallel: ReplicaSpec = ReplicaSpec()
+    replicas: Small = 1
+    pools: PoolsSpec | None = None
+    transfer: TransferSpec = TransferSpec()
+    beside: BesideSpec | None = None
+    experts: ExchangeSpec = ExchangeSpec()
+    cache: CacheSpec = CacheSpec()
+    batching: BatchingSpec = BatchingSpec()
+    requests: RequestSpec = RequestSpec()
+    limits: LimitSpec = LimitSpec()
+
+
+def load_serving(
+    path: str | os.PathLike[str], changes: Mapping[str, Any] | None = None
+) -> ServingSpec:
+    """Return the served model in a YAML file, or the shipped file of that name.
+
+    Parameters
+    ----------
+    changes : mapping or None
+        Values that replace those in the file, by the paths of their keys: ``{"parallel.tensor": 4}``.
+
+    Raises
+    ------
+    InputError
+        The file does not exist, or what is wrong in which line.
+    """
+    name = os.fspath(path)
+    place = Path(name)
+    if not place.is_file():
+        shipped = shipped_serving()
+        if name not in shipped:
+            raise InputError(
+                f"serving file {name!r}: no such file{did_you_mean(name, shipped)}"
+            )
+        place = shipped[name]
+    text = read_text(place, MAX_FILE_BYTES, advice="not a serving file", where=name)
+    spec, _ = validate_text(
+        ServingSpec, text, (name, "'model'"), place.stem, changes
+    )
+    if spec.model.huggingface:
+        spec.model.huggingface = os.fspath(place.parent / spec.model.huggingface)
+    if spec.requests.file:
+        spec.requests.file = os.fspath(place.parent / spec.requests.file)
+    return spec

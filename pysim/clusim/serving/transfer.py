@@ -1,0 +1,221 @@
+"""Transfers of caches from prefill to decode replicas, as flows on the system's network, beside other traffic.
+
+**Hardware** The decode side reads the blocks of a prompt from the prefill side's GPUs over their NICs. **Model** A
+decode rank reads its heads from the prefill ranks that have them: one flow for each pair of ranks. Transfers whose
+times overlap are an island, simulated packet by packet (in bursts) with their starts and with other traffic; a transfer
+alone is an island of one. Their times change when requests start, which changes the islands: runs are repeated until
+latencies stay (`clusim.serving.pools`). **Not modelled** Other protocols than reads; gaps between blocks.
+**Parameters** `setup_ps` of a transfer; `piece_ps` of a contiguous piece of a layer's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from clusim.serving.layout import ReplicaLayout
+from clusim.serving.spec import BesideSpec
+from clusim.simulation.api import result_of
+from clusim.simulation.flows import Flow
+from clusim.simulation.job import RunOptions
+from clusim.simulation.request import TrafficRequest
+from clusim.simulation.setup import Setup
+from clusim.simulation.traffic import Traffic
+from clusim.topology.arrays import arrays_of
+from clusim.topology.check_flow import endpoint_rates_Bps, wire_rates_Bps
+
+MOST_ISLANDS = 48
+"""Islands of several transfers that are simulated in a round; the transfers of others take as long as in these."""
+
+MOST_FLOWS = 64
+"""Most flows of other traffic from a rank beside an island."""
+
+PACKET_BYTES = 4096
+"""Payload of the flows' packets, an MTU of RoCE [bytes]."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheTransfer:
+    """Cache of a prompt between two replicas.
+
+    Attributes
+    ----------
+    start_ps : int
+        Time at which its data begin to move [ps].
+    source, target : int
+        First ranks of the replicas.
+    tokens : int
+        Tokens of the prompt.
+    """
+
+    start_ps: int
+    source: int
+    target: int
+    tokens: int
+
+
+@dataclass
+class TransferTimes:
+    """Times of transfers between replicas of two layouts.
+
+    Attributes
+    ----------
+    sources, targets : ReplicaLayout
+        Of prefill and of decode replicas.
+    beside : BesideSpec or None
+        Other traffic.
+    simulated : int
+        Islands that were simulated.
+    """
+
+    setup: Setup
+    sources: ReplicaLayout
+    targets: ReplicaLayout
+    beside: BesideSpec | None = None
+    simulated: int = 0
+    _alone: dict[CacheTransfer, int] = field(default_factory=dict)
+    _islands: dict[tuple[CacheTransfer, ...], list[int]] = field(
+        default_factory=dict
+    )
+
+    def flows(self, transfer: CacheTransfer) -> list[Flow]:
+        """Return the flows of a transfer, one for each pair of ranks that share heads."""
+        have, want = self.sources.group, self.targets.group
+        size_bytes = self.targets.token_bytes() * transfer.tokens
+        result = []
+        for rank in range(want):
+            parts = self._owners(rank, have, want)
+            for owner in parts:
+                result.append(
+                    Flow(
+                        transfer.source + owner,
+                        transfer.target + rank,
+                        max(1, size_bytes // len(parts)),
+                        transfer.start_ps,
+                    )
+                )
+        return result
+
+    def _owners(self, rank: int, have: int, want: int) -> range:
+        """Return the prefill ranks with the heads of a decode rank; latent caches are on every rank."""
+        if self.targets.model.latent is not None:
+            return range(rank % have, rank % have + 1)
+        if self.targets.attention_data > 1 or have < want:
+            first = rank * have // want
+            return range(first, first + 1)
+        return range(rank * have // want, (rank + 1) * have // want)
+
+    def alone_ps(self, transfer: CacheTransfer) -> int:
+        """Return the time of a transfer without other transfers, beside other traffic [ps]."""
+        key = replace(transfer, start_ps=0)
+        if key not in self._alone:
+            self._alone[key] = self._simulate([key])[0]
+        return self._alone[key]
+
+    def times_ps(self, transfers: Sequence[CacheTransfer]) -> list[int]:
+        """Return the time of each transfer, in the order of starts, with those that overlap it [ps]."""
+        result = [self.alone_ps(item) for item in transfers]
+        stretched: list[float] = []
+        for count, island in enumerate(self._overlapping(transfers, result)):
+            if len(island) == 1:
+                continue
+            if count < MOST_ISLANDS:
+                times = self._island([transfers[at] for at in island])
+                stretched += [
+                    time / result[at] for at, time in zip(island, times, strict=True)
+                ]
+            else:
+                factor = float(np.mean(stretched))
+                times = [round(factor * result[at]) for at in island]
+            for at, time in zip(island, times, strict=True):
+                result[at] = time
+        return result
+
+    def _overlapping(
+        self, transfers: Sequence[CacheTransfer], times_ps: Sequence[int]
+    ) -> Iterable[list[int]]:
+        """Yield the numbers of transfers that overlap, by their times in isolation."""
+        island: list[int] = []
+        end_ps = -1
+        for at, transfer in enumerate(transfers):
+            if island and transfer.start_ps >= end_ps:
+                yield island
+                island, end_ps = [], -1
+            island.append(at)
+            # Transfers of an island wait for each other at most.
+            end_ps = max(end_ps, transfer.start_ps) + times_ps[at]
+        if island:
+            yield island
+
+    def _island(self, transfers: Sequence[CacheTransfer]) -> list[int]:
+        first = transfers[0].start_ps
+        key = tuple(
+            replace(item, start_ps=item.start_ps - first) for item in transfers
+        )
+        if key not in self._islands:
+            self._islands[key] = self._simulate(key)
+        return self._islands[key]
+
+    def _simulate(self, transfers: Sequence[CacheTransfer]) -> list[int]:
+        """Return the time of each transfer [ps], simulated with its start and other traffic."""
+        self.simulated += 1
+        flows: list[Flow] = []
+        owners: list[int] = []
+        for number, transfer in enumerate(transfers):
+            pairs = self.flows(transfer)
+            flows += pairs
+            owners += [number] * len(pairs)
+        flows += self._other_flows(flows)
+        traffic = Traffic.of_flows(flows, PACKET_BYTES)
+        request = TrafficRequest(self.setup, traffic, "quick")
+        messages = result_of(request, RunOptions(bins=2, histories=False)).messages
+        assert messages is not None, "traffic has messages"
+        ends = np.zeros(len(transfers), np.int64)
+        is_cache = messages.flow < len(owners)
+        where = np.array(owners, np.int64)[messages.flow[is_cache]]
+        np.maximum.at(ends, where, messages.end_ps[is_cache])
+        return [
+            int(end) - item.start_ps
+            for end, item in zip(ends, transfers, strict=True)
+        ]
+
+    def _other_flows(self, flows: Sequence[Flow]) -> list[Flow]:
+        """Return other traffic for as long as some flows last: messages of all ranks, at a part of the NICs' rate."""
+        spec = self.beside
+        if spec is None:
+            return []
+        arrays = arrays_of(self.setup.fabric)
+        ranks = arrays.num_ranks
+        rate_Bps = self._rate_Bps()
+        per_rank = np.bincount(
+            [flow.source for flow in flows],
+            [flow.size_bytes for flow in flows],
+            ranks,
+        )
+        last = max(flow.start_ps for flow in flows)
+        time_s = last * 1e-12 + 2 * per_rank.max() / (rate_Bps * (1 - spec.load))
+        count = max(1, round(time_s * rate_Bps * spec.load / spec.message))
+        size_bytes = spec.message * -(-count // MOST_FLOWS)
+        gap_ps = round(1e12 * size_bytes / (rate_Bps * spec.load))
+        half = ranks // 2
+        result = []
+        for rank in range(ranks):
+            target = (rank + half) % ranks
+            result += [
+                Flow(rank, target, size_bytes, start)
+                for start in range(0, round(time_s * 1e12), gap_ps)
+            ]
+        return result
+
+    def _rate_Bps(self) -> float:
+        """Return the rate of a rank to other nodes [B/s]; of the endpoint in a single node."""
+        arrays = arrays_of(self.setup.fabric)
+        zone = arrays.nodes["zone"]
+        source, target = zone[arrays.wires["src"]], zone[arrays.wires["dst"]]
+        out = (source == zone[arrays.node_of(0)]) & (source != target)
+        if not out.any():
+            return float(endpoint_rates_Bps(arrays)[0])
+        per_node = arrays.num_ranks // max(1, self.setup.fabric.num_zones)
+        return float(wire_rates_Bps(arrays)[out].sum() / per_node)

@@ -1,0 +1,214 @@
+"""Measured serving runs: rows of a CSV table.
+
+A row is one load of one server: model, chip, engine, parallelism, lengths, concurrency, and its times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusim.base.errors import InputError
+from clusim.base.limits import read_text
+from clusim.base.tables import table_rows
+from clusim.serving.spec import ServingSpec
+
+NEEDED = (
+    *("hardware", "engine", "model", "precision", "tp", "input_len", "output_len"),
+    *("concurrency_or_batch", "ttft_ms", "tpot_ms"),
+)
+"""Required columns of a table of serving runs."""
+
+MAX_FILE_BYTES = 64 << 20
+
+SYSTEMS = {
+    "A100": "dgx-a100",
+    "H100": "dgx-h100",
+    "H200": "dgx-h200",
+    "B200": "hgx-b200",
+    "B300": "hgx-b300",
+    "GB200": "gb200-nvl72",
+    "GB300": "gb300-nvl72",
+    "MI300X": "mi300x",
+    "MI355X": "mi355x",
+    "L40S": "l40s-x8",
+}
+"""Systems of chips, by the first word of a row's hardware."""
+
+MODELS = (
+    (r"llama-?3[.0-9]*-?8b", "llama3-8b"),
+    (r"llama-?3[.0-9]*-?70b", "llama3-70b"),
+    (r"llama-?3[.0-9]*-?405b", "llama3-405b"),
+    (r"mistral-7b", "mistral-7b"),
+    (r"mixtral-8x7b", "mixtral-8x7b"),
+    (r"mixtral-8x22b", "mixtral-8x22b"),
+    (r"deepseek-(r1|v3)", "deepseek-v3"),
+    (r"qwen3-32b", "qwen3-32b"),
+    (r"qwen3-30b-a3b", "qwen3-30b-a3b"),
+    (r"qwen3-235b-a22b", "qwen3-235b-a22b"),
+)
+"""Models by a pattern of their names."""
+
+LENGTH_SHARE = 0.8
+"""Least length of requests relative to the nominal one; **assumed**: InferenceX's scripts draw 80 to 100 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingRow:
+    """A measured run; unknown times are 0.
+
+    Attributes
+    ----------
+    where : str
+        File and line.
+    concurrency : int
+        Requests that are always in the server.
+    ttft_ms, tpot_ms : float
+        Mean times to the first token, and per further token [ms].
+    notes : tuple of str
+        Assumptions.
+    """
+
+    where: str
+    id: str
+    source: str
+    hardware: str
+    engine: str
+    release: str
+    model: str
+    precision: str
+    tensor: int
+    pipeline: int
+    expert: int
+    attention_data: int
+    input: int
+    output: int
+    concurrency: int
+    ttft_ms: float
+    tpot_ms: float
+    note: str = ""
+
+    def spec(self) -> ServingSpec:
+        """Return the serving file of the row.
+
+        Raises
+        ------
+        InputError
+            An unknown word, or a run that is not supported.
+        """
+        if "disaggregated" in self.note:
+            raise InputError(
+                f"{self.where}: disaggregated: not predicted from a row"
+            )
+        if self.engine not in ("vllm", "sglang", "trtllm"):
+            raise InputError(f"{self.where}: engine {self.engine!r} is unknown")
+        chip = self.hardware.split()[0] if self.hardware else ""
+        if chip not in SYSTEMS:
+            raise InputError(f"{self.where}: hardware {self.hardware!r} is unknown")
+        weights, cache = self._formats(chip)
+        group = max(self.tensor * self.attention_data, 1)
+        return ServingSpec.model_validate(
+            {
+                "topology": SYSTEMS[chip],
+                "model": _model(self.model, self.where),
+                "engine": {"name": self.engine},
+                "precision": {"weights": weights, "cache": cache},
+                "parallel": {
+                    "tensor": self.tensor,
+                    "pipeline": self.pipeline,
+                    "expert": min(self.expert, group),
+                    "attention_data": self.attention_data,
+                },
+                "requests": {
+                    "input": _lengths(self.input),
+                    "output": _lengths(self.output),
+                    "concurrency": self.concurrency,
+                },
+                "batching": {"max_sequences": max(self.concurrency, 1)},
+            }
+        )
+
+    def _formats(self, chip: str) -> tuple[str, str]:
+        """Return the precision of weights and of the cache; B200's runs have an 8-bit cache."""
+        words = {"fp8": "fp8", "fp4": "nvfp4", "bf16": "bf16", "": "bf16"}
+        if self.precision not in words:
+            raise InputError(
+                f"{self.where}: precision {self.precision!r} is unknown"
+            )
+        weights = words[self.precision]
+        if weights == "fp8" and "deepseek" in self.model.lower():
+            weights = "fp8-block"
+        new = chip.startswith(("B2", "B3", "GB"))
+        eight = self.engine == "trtllm" and weights != "bf16"
+        return weights, "fp8" if new or eight else "bf16"
+
+
+def _model(name: str, where: str) -> str:
+    for pattern, model in MODELS:
+        if re.search(pattern, name.lower()):
+            return model
+    raise InputError(f"{where}: model {name!r} is unknown")
+
+
+def _lengths(nominal: int) -> dict[str, list[int]]:
+    return {"uniform": [max(1, round(LENGTH_SHARE * nominal)), nominal]}
+
+
+def is_serving_table(path: Path) -> bool:
+    """Return True if a file has the columns of a table of serving runs."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            head = file.readline(4096)
+    except (OSError, UnicodeDecodeError):
+        return False
+    columns = [name.strip() for name in head.split(",")]
+    return {"engine", "tpot_ms", "ttft_ms"} <= {*columns}
+
+
+def read_serving_rows(paths: Iterable[Path]) -> Iterator[ServingRow]:
+    """Yield the rows of tables.
+
+    Raises
+    ------
+    InputError
+        A column is missing, or a number is invalid.
+    """
+    for path in paths:
+        text = read_text(path, MAX_FILE_BYTES, advice="not a table of serving runs")
+        for cells, where in table_rows(path, text, NEEDED):
+            yield _row(cells, where)
+
+
+def _row(cells: dict[str, str], where: str) -> ServingRow:
+    def number(name: str, default: float) -> float:
+        word = cells.get(name, "")
+        try:
+            return float(word) if word else default
+        except ValueError:
+            return default
+
+    def count(name: str) -> int:
+        return max(1, round(number(name, 1)))
+
+    return ServingRow(
+        where=where,
+        id=cells.get("id", ""),
+        source=cells.get("source", ""),
+        hardware=cells["hardware"],
+        engine=cells["engine"],
+        release=cells.get("release", ""),
+        model=cells["model"],
+        precision=cells["precision"],
+        tensor=count("tp"),
+        pipeline=count("pp"),
+        expert=count("ep"),
+        attention_data=count("dp"),
+        input=count("input_len"),
+        output=count("output_len"),
+        concurrency=count("concurrency_or_batch"),
+        ttft_ms=number("ttft_ms", 0.0),
+        tpot_ms=number("tpot_ms", 0.0),
+        note=cells.get("note", ""),
+    )

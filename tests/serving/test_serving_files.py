@@ -1,0 +1,112 @@
+"""Serving files and traces of requests: what is wrong in which line, and tables of measured runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusim.base.errors import ClusimError
+from clusim.serving.api import load_model, serve
+from clusim.serving.requests import draw_requests
+from clusim.serving.spec import ServingSpec, load_serving
+from clusim.validation.serving.rows import is_serving_table, read_serving_rows
+from clusim.validation.serving.validate import validate_serving
+from clusim_cli.main import run
+
+FILE = """topology: dgx-a100
+model: {base: llama3-8b, layers: 2}
+requests: {input: 64, output: 8, concurrency: 2, count: 4}
+"""
+
+WRONG = {
+    "requests: {concurency: 2}": "unknown key",
+    "requests: {input: 0, concurrency: 2}": "requests.input",
+    "requests: {input: {uniform: [9, 3]}, concurrency: 2}": "the first length must not be greater",
+    "requests: {input: {uniform: [9]}, concurrency: 2}": "requests.input",
+    "requests: {concurrency: 2, rate: 3}": "set one of concurrency, rate and file",
+    "requests: {input: 8}": "set one of concurrency, rate and file, not none",
+    "engine: {name: vlm}\nrequests: {concurrency: 1}": "did you mean 'vllm'",
+    "parallel: {tensor: 3}\nrequests: {concurrency: 1}": "does not divide the 32 attention heads",
+    "parallel: {expert: 2}\nrequests: {concurrency: 1}": "has no experts",
+    "parallel: {pipeline: 9}\nrequests: {concurrency: 1}": "has 2 layers",
+    "parallel: {tensor: 4}\nreplicas: 3\nrequests: {concurrency: 1}": "has 8; set nodes",
+    "cache: {blocks: 2}\nrequests: {input: 64, concurrency: 1}": "the cache has 2",
+    "precision: {weights: fp8}\nrequests: {concurrency: 1}": "precision fp8: unsupported",
+    "precision: {weights: nvfp4}\nrequests: {concurrency: 1}": "precision",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_mistake_is_one_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "topology: dgx-a100\nmodel: {base: llama3-8b, layers: 2}\n" + text, encoding="utf-8"
+    )
+    assert run(["serve", str(path)]) == 2
+    error = capsys.readouterr().err.strip()
+    assert WRONG[text] in error
+    assert "\n" not in error
+
+
+def test_a_model_that_does_not_fit_names_ranks_that_do() -> None:
+    spec = {"model": "llama3-70b", "topology": "dgx-h100", "requests": {"concurrency": 1}}
+    with pytest.raises(ClusimError, match="of memory on each; use more ranks, such as tensor 4"):
+        serve(ServingSpec.model_validate(spec))
+
+
+def test_a_trace_of_requests(tmp_path: Path) -> None:
+    trace, path = tmp_path / "trace.csv", tmp_path / "a.yaml"
+    path.write_text(FILE, encoding="utf-8")
+    trace.write_text("arrival,input,output\n0,64,4\n0.5,32,8\n", encoding="utf-8")
+    changes = {"requests.file": str(trace), "requests.concurrency": None, "requests.count": None}
+    model = load_model(path, changes=changes)
+    assert draw_requests(model.spec.requests) == [(0, 64, 4), (5 * 10**11, 32, 8)]
+    result = model.run()
+    assert result.output_tokens == 12
+    assert result.sequences[1].arrival_ps == 5 * 10**11
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("time,input,output\n", ":1: columns must be arrival,input,output"),
+        ("arrival,input,output\n1,2,3\n0,2,3\n", ":3: arrival is before the line above"),
+        ("arrival,input,output\nx,2,3\n", ":2: must be a time"),
+        ("arrival,input,output\n1,0,3\n", ":2: both numbers of tokens must be at least 1"),
+        ("arrival,input,output\nnan,1,3\n", ":2: must be a time"),
+    ],
+)
+def test_a_mistake_in_a_trace_names_its_line(text: str, word: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(text, encoding="utf-8")
+    spec = {"model": "llama3-8b", "topology": "dgx-a100", "requests": {"file": str(trace)}}
+    with pytest.raises(ClusimError, match=word):
+        serve(ServingSpec.model_validate(spec))
+
+
+def test_a_shipped_file_is_found_by_name() -> None:
+    assert load_serving("llama3-70b-vllm").model.base == "llama3-70b"
+    with pytest.raises(ClusimError, match="did you mean 'llama3-70b-vllm'"):
+        load_serving("llama3-70b-vlm")
+
+
+def test_measured_runs_are_scored(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "hardware,engine,model,precision,tp,input_len,output_len,concurrency_or_batch,ttft_ms,tpot_ms\n"
+        "A100 SXM,vllm,Llama-3.1-8B,bf16,1,64,8,1,30,10\nTPU,vllm,Llama-3.1-8B,bf16,1,64,8,1,30,10\n"
+        "A100,vllm,other,bf16,1,64,8,1,30,10\n",
+        encoding="utf-8",
+    )
+    assert is_serving_table(path)
+    report = validate_serving([*read_serving_rows([path])], jobs=1)
+    assert [point.row.model for point in report.points] == ["Llama-3.1-8B"]
+    assert 8 < report.points[0].predicted_tpot_ms < 16
+    assert [item.reason.partition(": ")[2] for item in report.unpredicted] == [
+        "hardware 'TPU' is unknown",
+        "model 'other' is unknown",
+    ]
+    assert report.to_json()["scores"][0]["n"] == 1

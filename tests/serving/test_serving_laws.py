@@ -1,0 +1,304 @@
+"""Laws of serving: what latencies, throughput and memory must be by hand."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clusim
+from clusim.serving.api import ServedModel, load_model
+from clusim.serving.forward import StepShape
+from clusim.serving.layout import ReplicaLayout
+from clusim.serving.requests import draw_requests
+from clusim.serving.result import Serving
+from clusim.serving.scheduler import RULES, Sequence, SequenceScheduler
+from clusim.serving.spec import ServingSpec
+from clusim.serving.times import pad_tokens
+from clusim.workload.models.presets import find_model
+
+SMALL = {
+    "model": "llama3-8b",
+    "topology": "dgx-a100",
+    "engine": {"name": "vllm", "step": "1ms", "sequence": "0us", "request": "10ms"},
+    "requests": {"input": 512, "output": 32, "concurrency": 1, "count": 4},
+}
+
+
+def model_of(**changes: Any) -> ServedModel:
+    data = {**SMALL, **changes}
+    return load_model(ServingSpec.model_validate(data))
+
+
+def served(**changes: Any) -> Serving:
+    return model_of(**changes).run()
+
+
+def requests(**values: Any) -> dict[str, Any]:
+    return {"requests": {**SMALL["requests"], **values}}  # type: ignore[dict-item]
+
+
+def test_one_request_is_a_prefill_and_one_step_a_token() -> None:
+    model = model_of()
+    result = model.run()
+    times = model.step_times(model.layout(model.spec.parallel))
+    prefill = times.find(StepShape(512, 0, 0, ((512, 0),), 1, 512)).time_ps
+    host_ps = 1_000_000_000
+    assert result.ttft_ps == [10 * host_ps + prefill + host_ps] * 4
+    steps = [times.find(StepShape(1, 1, 512 + at, (), 1, 1)).time_ps + host_ps for at in range(31)]
+    assert result.sequences[0].token_ps[-1] - result.sequences[0].token_ps[0] == sum(steps)
+    assert result.tpot.mean == pytest.approx(sum(steps) / 31 * 1e-12)
+
+
+def test_littles_law_in_a_closed_loop() -> None:
+    result = served(**requests(concurrency=8, count=400, input=256, output=16))
+    inside = sum(item.token_ps[-1] - item.arrival_ps for item in result.sequences)
+    assert inside / result.time_ps == pytest.approx(8, rel=0.03)
+
+
+def test_prefills_of_others_add_to_each_token() -> None:
+    """Mean time per token = decode step + c / output x prefill, by the part of the time after the first token."""
+    load = {"concurrency": 8, "count": 400, "input": 512, "output": {"uniform": [32, 96]}}
+    result = served(**requests(**load))
+    alone = served(**requests(concurrency=1, count=2, input=512, output=64))
+    model = model_of()
+    times = model.step_times(model.layout(model.spec.parallel))
+    step = times.find(StepShape(8, 8, 8 * 544, (), 8, 8)).time_ps * 1e-12 + 1e-3
+    prefill = alone.ttft.mean - 11e-3
+    # A prompt joins a decode step, which then lasts as the prompt's products and the decoding attention.
+    share = 64 * result.tpot.mean / result.latency.mean
+    tokens = sum((item.token_ps[-1] - item.token_ps[0]) for item in result.sequences)
+    per_token = tokens * 1e-12 / (result.output_tokens - result.count)
+    joined = times.find(StepShape(519, 7, 7 * 544, ((512, 0),), 8, 519)).time_ps * 1e-12 + 1e-3
+    assert joined < step + prefill + 1e-3
+    assert per_token == pytest.approx(step + 8 / 64 * (joined - step) * share, rel=0.04)
+
+
+def test_context_costs_the_bytes_of_the_cache_and_nothing_else() -> None:
+    model = model_of()
+    times = model.step_times(model.layout(model.spec.parallel))
+    engine, end = model.engine, model.endpoint
+    form = engine.attention_form(end.chip, end.architecture, "bf16")
+    one, two = (
+        times.forward.kernels(StepShape(1, 1, cached, (), 1, 1)) for cached in (1 << 17, 1 << 18)
+    )
+    rows = zip(one, two, strict=True)
+    grown = {a.name: (b.time_s - a.time_s) * a.number for a, b in rows if a.time_s != b.time_s}
+    assert {*grown} == {"attention"}
+    more_bytes = 32 * 2 * 8 * 128 * 2 * (1 << 17)
+    assert grown["attention"] == pytest.approx(more_bytes / (form.share * end.mem_Bps), rel=0.02)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_a_step_reads_all_weights(precision: str) -> None:
+    model = load_model(
+        ServingSpec.model_validate(
+            {
+                "model": "llama3-70b",
+                "topology": "dgx-h100",
+                "precision": {"weights": precision},
+                "parallel": {"tensor": 8},
+            }
+        )
+    )
+    layout = model.layout(model.spec.parallel)
+    times = model.step_times(layout)
+    least_s = layout.weight_bytes() / model.endpoint.mem_Bps
+    products = {}
+    for sequences in (1, 64):
+        shape = StepShape(sequences, sequences, sequences * 1024, (), sequences, sequences)
+        parts = {item.name: item.time_s * item.number for item in times.forward.kernels(shape)}
+        assert sum(parts.values()) >= least_s
+        products[sequences] = sum(
+            parts[name] for name in ("qkv", "projection", "gate and up", "down")
+        )
+    assert products[64] <= 1.15 * products[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("llama3-70b", 327_680), ("llama3-8b", 131_072), ("deepseek-v3", 70_272)]
+)
+def test_bytes_of_a_token_in_the_cache(name: str, size: int) -> None:
+    model = find_model(name)
+    assert ReplicaLayout(model).token_bytes() == size  # type: ignore[arg-type]
+    parts = ReplicaLayout(model, tensor=8)  # type: ignore[arg-type]
+    assert parts.token_bytes() == (size if name == "deepseek-v3" else size // 8)
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "qwen3-235b-a22b", "deepseek-v3", "mixtral-8x7b"])
+def test_weights_are_the_parameters(name: str) -> None:
+    model = find_model(name)
+    assert ReplicaLayout(model).weight_bytes() / 2 == pytest.approx(model.parameters, rel=1e-3)  # type: ignore[arg-type]
+
+
+def test_tensor_parallelism_sums_twice_a_layer_and_once_the_logits() -> None:
+    model = model_of(parallel={"tensor": 4})
+    forward = model.step_times(model.layout(model.spec.parallel)).forward
+    shape = StepShape(8, 8, 4096, (), 8, 8)
+    sizes = {item.operation: item for item in forward.messages(shape)}
+    assert sizes["allreduce"].number == 2 * 32
+    assert sizes["allreduce"].size_bytes == 8 * 4096 * 2
+    assert sizes["all_gather"].size_bytes == 8 * 128256 * 2
+    alone = model_of()
+    assert not [*alone.step_times(alone.layout(alone.spec.parallel)).forward.messages(shape)]
+
+
+def test_queries_that_share_a_head_of_keys_cost_nothing() -> None:
+    few = model_of(model={"base": "llama3-8b", "heads": 8, "head_size": 128, "kv_heads": 8})
+    many = model_of(model={"base": "llama3-8b", "heads": 64, "head_size": 128, "kv_heads": 8})
+    shape, times = StepShape(1, 1, 1 << 16, (), 1, 1), []
+    for model in (few, many):
+        forward = model.step_times(model.layout(model.spec.parallel)).forward
+        times.append(
+            next(item.time_s for item in forward.kernels(shape) if item.name == "attention")
+        )
+    assert times[0] == times[1]
+
+
+def test_a_pipeline_gives_a_token_after_all_stages() -> None:
+    model = model_of(parallel={"pipeline": 2}, model={"base": "llama3-8b", "layers": 32})
+    result = model.run()
+    times = model.step_times(model.layout(model.spec.parallel))
+    stage = times.find(StepShape(1, 1, 512, (), 1, 1)).time_ps
+    first, second = result.sequences[0].token_ps[:2]
+    assert second - first == 2 * stage + 1_000_000_000
+
+
+def test_two_batches_in_a_pipeline_share_its_stages() -> None:
+    """With as many batches as stages the throughput is that of a stage, not of all stages one after the other."""
+    one = served(parallel={"pipeline": 2}, **requests(concurrency=1, count=4, output=128))
+    two = served(parallel={"pipeline": 2}, **requests(concurrency=2, count=8, output=128))
+    assert two.tokens_per_s == pytest.approx(2 * one.tokens_per_s, rel=0.15)
+
+
+def test_everything_is_conserved() -> None:
+    for rule in RULES:
+        result = served(
+            batching={"rule": rule, "max_batched_tokens": 1024},
+            **requests(
+                concurrency=6, count=24, input={"uniform": [100, 700]}, output={"uniform": [2, 40]}
+            ),
+        )
+        asked = draw_requests(model_of(**requests(concurrency=6, count=24, input={"uniform": [100, 700]},
+                                                   output={"uniform": [2, 40]})).spec.requests)  # fmt: skip
+        assert result.output_tokens == sum(item.output for item in asked)
+        prompts = sum(record.prompt_tokens for record in result.records)
+        assert prompts == sum(item.prompt for item in asked) or result.cache.preemptions
+        assert all(len(item.token_ps) == item.output for item in result.sequences)
+        assert all(np.diff(item.token_ps).min(initial=1) > 0 for item in result.sequences)
+
+
+def test_blocks_are_free_at_the_end_and_never_too_many() -> None:
+    scheduler = SequenceScheduler("vllm-v1", 512, 64, 16, 40)
+    for number in range(6):
+        scheduler.add(Sequence(number, 0, 100 + number, 60))
+    now = 0
+    while not scheduler.is_idle:
+        portions = scheduler.plan_step()
+        assert portions, "a scheduler with work makes steps"
+        assert 0 <= scheduler.used_blocks <= 40
+        now += 1
+        scheduler.finish_steps(portions, range(now, now + 1))
+    assert scheduler.used_blocks == 0
+    assert scheduler.preemptions > 0, "six sequences of 10 blocks do not fit into 40"
+
+
+def test_no_sequence_is_preempted_when_its_end_is_reserved() -> None:
+    scheduler = SequenceScheduler("trtllm", 512, 64, 16, 40, deque())
+    for number in range(6):
+        scheduler.add(Sequence(number, 0, 100, 60))
+    while not scheduler.is_idle:
+        scheduler.finish_steps(scheduler.plan_step(), range(1, 2))
+        assert len(scheduler.running) <= 4
+    assert scheduler.preemptions == 0
+
+
+def test_a_full_cache_keeps_the_time_per_token_and_delays_the_first() -> None:
+    """If 8 requests fit, 32 at a time wait for (32 - 16) / throughput longer than 16."""
+    spec = {"batching": {"rule": "trtllm"}, "cache": {"blocks": 8 * 36}}
+    load = {"input": 480, "output": {"uniform": [48, 96]}}
+    half = served(**spec, **requests(concurrency=16, count=320, **load))
+    full = served(**spec, **requests(concurrency=32, count=320, **load))
+    assert full.tpot.mean == pytest.approx(half.tpot.mean, rel=0.02)
+    later = np.median(full.ttft_ps[64:]) - np.median(half.ttft_ps[64:])
+    assert later * 1e-12 == pytest.approx(16 / full.requests_per_s, rel=0.05)
+
+
+def test_mean_wait_of_an_open_loop_is_that_of_md1() -> None:
+    """Prompts only, equal, one at a time: rho S / 2 (1 - rho), within three standard errors."""
+    single = served(**requests(concurrency=1, count=1, input=8192, output=1))
+    service = single.ttft.mean - 10e-3
+    load = 0.6
+    waits = []
+    for seed in range(5):
+        changes = {
+            "input": 8192,
+            "output": 1,
+            "concurrency": None,
+            "rate": load / service,
+            "count": 400,
+        }
+        result = served(**requests(**changes, seed=seed))
+        waits.append(result.ttft.mean - single.ttft.mean)
+    error = np.std(waits, ddof=1) / np.sqrt(len(waits))
+    assert abs(np.mean(waits) - load * service / (2 * (1 - load))) < 3 * error + 0.02 * service
+
+
+def test_padding_costs_the_next_graph() -> None:
+    assert [pad_tokens(tokens) for tokens in (1, 3, 5, 33, 257, 512, 513)] == [
+        1,
+        4,
+        8,
+        40,
+        272,
+        512,
+        513,
+    ]
+    model = model_of()
+    times = model.step_times(model.layout(model.spec.parallel))
+    shapes = [StepShape(pad_tokens(count), count, 40 * 512, (), 33, 40) for count in (33, 40)]
+    parts = [{item.name: item.time_s for item in times.forward.kernels(shape)} for shape in shapes]
+    assert parts[0]["qkv"] == parts[1]["qkv"]
+
+
+def test_two_runs_are_equal_and_equal_arrivals_may_be_shuffled() -> None:
+    one, two = (served(**requests(concurrency=4, count=12, output=20)).to_json() for _ in range(2))
+    assert one == two
+
+
+@pytest.mark.parametrize("more", [{"cache": {"blocks": 400}}, {}])
+def test_more_blocks_never_lower_the_throughput(more: dict[str, Any]) -> None:
+    load = requests(concurrency=16, count=64, input=512, output=64)
+    few = served(cache={"blocks": 200}, **load)
+    assert served(**more, **load).tokens_per_s >= few.tokens_per_s
+
+
+def test_a_static_batch_is_the_sum_of_its_steps() -> None:
+    result = served(batching={"rule": "static"}, **requests(concurrency=4, count=4, output=16))
+    gaps = [record.end_ps - record.start_ps for record in result.records]
+    assert sum(gaps) == result.records[-1].end_ps - result.records[0].start_ps
+
+
+def test_experts_of_data_parallel_attention_exchange_tokens() -> None:
+    spec = {
+        "model": "deepseek-v3",
+        "topology": "dgx-h200",
+        "precision": {"weights": "fp8-block"},
+        "parallel": {"tensor": 1, "expert": 8, "attention_data": 8},
+    }
+    model = load_model(ServingSpec.model_validate(spec))
+    forward = model.step_times(model.layout(model.spec.parallel)).forward
+    shape = StepShape(16, 16, 16 * 1024, (), 16, 128)
+    sizes = [(item.operation, item.size_bytes, item.number) for item in forward.messages(shape)]
+    assert sizes == [("all_gather", 128 * 7168 * 2, 58), ("reduce_scatter", 128 * 7168 * 2, 58)]
+    tensor = {**spec, "parallel": {"tensor": 8, "expert": 8}}
+    model = load_model(ServingSpec.model_validate(tensor))
+    forward = model.step_times(model.layout(model.spec.parallel)).forward
+    counts = {item.operation: item.number for item in forward.messages(shape)}
+    assert counts["allreduce"] == 2 * 61
+
+
+def test_serve_is_public() -> None:
+    assert clusim.serve is not None
