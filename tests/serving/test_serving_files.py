@@ -1,4 +1,4 @@
-"""Serving files and traces of requests: what is wrong in which line, and tables of measured runs."""
+"""Serving files and traces of requests: mistakes and their lines; tables of measured runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRONG = {
     "requests: {input: {uniform: [9, 3]}, concurrency: 2}": "the first length must not be greater",
     "requests: {input: {uniform: [9]}, concurrency: 2}": "requests.input",
     "requests: {concurrency: 2, rate: 3}": "set one of concurrency, rate and file",
-    "requests: {input: 8}": "set one of concurrency, rate and file, not none",
+    "requests: {input: 8}": "set one of concurrency, rate and file, not nothing",
     "engine: {name: vlm}\nrequests: {concurrency: 1}": "did you mean 'vllm'",
     "parallel: {tensor: 3}\nrequests: {concurrency: 1}": "does not divide the 32 attention heads",
     "parallel: {expert: 2}\nrequests: {concurrency: 1}": "has no experts",

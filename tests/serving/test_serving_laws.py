@@ -1,4 +1,4 @@
-"""Laws of serving: what latencies, throughput and memory must be by hand."""
+"""Laws of serving: latencies, throughput and memory by hand."""
 
 from __future__ import annotations
 

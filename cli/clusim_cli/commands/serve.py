@@ -42,8 +42,8 @@ def command(
     """Simulate requests to the language model of SERVING, a YAML file or a shipped one, on TOPOLOGY or the file's
     system: an engine's scheduler with continuous batching, its cache of keys and values, and its steps.
 
-    Prints time to first token (TTFT), time per output token (TPOT), throughput, use of the cache, and what the steps
-    are spent on.
+    Prints time to first token (TTFT), time per output token (TPOT), throughput, use of the cache, and the parts of
+    steps.
     """
     from clusim.serving.api import load_model
     from clusim.serving.report import (
@@ -88,7 +88,7 @@ def command(
 
 
 def _only(name: str, value: Any) -> dict[str, Any]:
-    """Return the changes that make a load the only one of the file."""
+    """Return the changes after which a load is the only one of the file."""
     modes = dict.fromkeys(("concurrency", "rate", "file"), None)
     return {f"requests.{key}": item for key, item in {**modes, name: value}.items()}
 

@@ -29,7 +29,7 @@ LIKE = {
     "cdna3": "hopper",
     "cdna4": "blackwell",
 }
-"""Architectures whose forms others have that were not measured: **assumed**, at the chip's own rates."""
+"""Architectures without measurements, and the one with their forms: **assumed**, at the chip's rates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class ServingEngine(Sourced):
     reductions : mapping
         Algorithms of all-reduces by ranks, each with the size that it is used below; NCCL for others.
     reduction : Figure
-        Time of an all-reduce in addition to its algorithm, with the engine's own kernels [s].
+        Time of an all-reduce in addition to its algorithm, with the engine's kernels [s].
     step, sequence, request : Figure
         Host time of a step, of a sequence in it, and of a request before its first step [s].
     """
@@ -80,7 +80,7 @@ class ServingEngine(Sourced):
         if figure is None:
             names = ", ".join(self.experts)
             raise InputError(
-                f"precision {kind}: {self.name} has no grouped experts of it; use {names}"
+                f"precision {kind}: grouped experts of {self.name} have {names}"
             )
         return ExpertForm(**_values(figure))
 
@@ -92,7 +92,7 @@ class ServingEngine(Sourced):
         architecture: str,
         cache: str,
     ) -> Form:
-        """Return the form of the chip, its architecture, or one that is like it; then of a cache of 16 bits."""
+        """Return the form of the chip or its architecture, else of a similar one; then of a cache of 16 bits."""
         places = [chip, architecture, LIKE.get(architecture, "hopper"), "hopper"]
         for element in (cache, "bf16"):
             for place in places:

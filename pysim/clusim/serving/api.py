@@ -48,7 +48,7 @@ Run = TypeVar("Run", bound=ServingRun)
 
 
 class ServedModel:
-    """A serving file on a system: its engine, and replicas as they are needed."""
+    """A serving file on a system: its engine and replicas."""
 
     def __init__(self, spec: ServingSpec, setup: Setup) -> None:
         self.spec, self.setup = spec, setup
@@ -76,7 +76,7 @@ class ServedModel:
         )
 
     def step_times(self, layout: ReplicaLayout, first: int = 0) -> ServedStepTimes:
-        """Return the times of the steps of a replica whose first rank is `first`."""
+        """Return the times of the steps of a replica with first rank `first`."""
         self._check_place(first + layout.ranks)
         forward = ForwardPass(
             layout,
@@ -90,7 +90,7 @@ class ServedModel:
         return ServedStepTimes(self.setup, forward, self.times, first)
 
     def _check_place(self, need: int) -> None:
-        """Raise an error if there are fewer GPUs than replicas need."""
+        """Raise an error without enough GPUs for replicas."""
         ranks = self.setup.fabric.num_ranks
         if need > ranks:
             raise InputError(
@@ -105,7 +105,7 @@ class ServedModel:
         table = find_table(measured_on(self.endpoint), weights)
         if table is None:
             raise InputError(
-                f"precision {weights}: no products of it were measured on {self.endpoint.chip}"
+                f"precision {weights}: not measured on {self.endpoint.chip}"
             )
         size: Any = WEIGHT_BYTES[weights]
         precision = replace(chip.precision, name=weights, gemm_bytes=size)
@@ -149,7 +149,7 @@ class ServedModel:
         return blocks
 
     def _fitting(self, layout: ReplicaLayout) -> str:
-        """Return the least tensor parallelism whose weights fit, as text; empty if there is none."""
+        """Return the least tensor parallelism that fits, as text; may be empty."""
         memory = self.spec.cache.share * self.endpoint.mem_bytes
         for tensor in (2, 4, 8, 16, 32, 64):
             if tensor <= layout.tensor or self.model.heads % tensor:
@@ -208,7 +208,7 @@ class ServedModel:
         return self._result(run, replicas, [])
 
     def _load(self) -> tuple[list[ServingRequest], int]:
-        """Return the requests, and those that are always in the server."""
+        """Return the requests, and the number that is always in the server."""
         spec = self.spec.requests
         return draw_requests(spec), spec.concurrency or 0
 
@@ -248,7 +248,7 @@ class ServedModel:
             before, times = now, transfer_times(run)
         moved = sum(run.known_ps.values()) / max(1, len(run.known_ps)) * 1e-9
         notes = [
-            f"transfers take {moved:.2f} ms in the mean, from {network.simulated} simulations of the network",
+            f"transfers last {moved:.2f} ms in the mean, from {network.simulated} simulations of the network",
             f"{rounds} runs; no latency moved by more than {residual:.1%} in the last",
         ]
         return self._result(run, [*replicas, *decoders], notes)
@@ -298,7 +298,7 @@ def load_model(
     nodes: int | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> ServedModel:
-    """Return the served model of a file on a system; None is the file's."""
+    """Return the served model of a file on a system; by default the file's."""
     spec = (
         workload
         if isinstance(workload, ServingSpec)
@@ -325,7 +325,7 @@ def serve(
     workload : str or Path or ServingSpec
         A YAML file, or its content as an object.
     topology : str or Path or Fabric or None
-        The system; None is the file's.
+        The system; by default the file's.
     nodes : int or None
         Number of nodes to join.
     changes : mapping or None

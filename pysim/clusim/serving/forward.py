@@ -5,7 +5,7 @@ write of the cache, attention, activation; sums over the ranks of a tensor group
 attention of decoding is absorbed: queries are multiplied into the compressed space, so that keys are not expanded.
 **Model** Every kernel as in training steps (`clusim.workload.kernels`), without launches; decode attention and experts
 by the engine's forms. Prompts of a step attend one after the other. **Not modelled** Gaps between kernels, programmatic
-launches, fusion of norms into all-reduces, sampling beyond the head.
+launches, fusion of norms into all-reduces, sampling.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StepShape(NamedTuple):
     Attributes
     ----------
     tokens : int
-        Tokens of products, those that pad a graph included.
+        Tokens of products, padding included.
     sequences, cached : int
         Sequences that decode, and the tokens of their caches together.
     chunks : tuple of (int, int)
@@ -81,7 +81,7 @@ class StepMessage(NamedTuple):
     ranks : int
         Consecutive ranks of a group.
     number : int
-        How many, one after the other.
+        Number, one after the other.
     """
 
     operation: str

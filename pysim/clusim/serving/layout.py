@@ -2,8 +2,7 @@
 
 **Model** Tensor parallelism cuts heads and inner sizes over `tensor` ranks, and copies heads of keys and values if
 there are fewer than ranks. With data parallelism of attention each of `attention_data` groups has the complete
-attention of its own sequences; experts are on all ranks of all groups: whole ones on `expert` groups of ranks, each
-cut over the rest.
+attention of some sequences. Experts are distributed over `expert` groups of ranks, and cut over the ranks of a group.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Requests on replicas over time: arrivals and steps on the clock of running programs.
 
-A request goes to the replica with the fewest sequences. Operations of equal times follow each other in the order in
+Requests are assigned to the replica with the fewest sequences. Operations of equal times follow in the order in
 which they were added, so that a run is deterministic, and requests that arrive together join the same step.
 """
 
@@ -18,7 +18,7 @@ from clusim.serving.requests import ServingRequest
 from clusim.serving.scheduler import Sequence
 
 Tell = Callable[[int, int], Any]
-"""Called with the requests that ended, and all."""
+"""Called with the numbers of ended and of all requests."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class ServingRun:
     concurrency : int
         Requests that are always in the server; 0: they arrive at their times.
     sequences : list of Sequence
-        Those that arrived.
+        Requests in the order of arrival.
     """
 
     replicas: list[Replica]
@@ -79,11 +79,11 @@ class ServingRun:
         self.at(ready_ps, lambda: self.admit(sequence))
 
     def admit(self, sequence: Sequence) -> None:
-        """Give a request to a replica."""
+        """Assign a request to a replica."""
         self.admit_to(self.replicas, sequence)
 
     def admit_to(self, replicas: Rows[Replica], sequence: Sequence) -> Replica:
-        """Give a request to the replica with the fewest sequences; return it."""
+        """Assign a request to the replica with the fewest sequences; return it."""
         replica = min(replicas, key=lambda item: item.sequences)
         batch = replica.add(sequence)
         self.at(self.clock.now_ps, lambda: self._start(replica, batch))
@@ -102,7 +102,7 @@ class ServingRun:
         self._start(replica, batch)
 
     def finish(self, sequence: Sequence) -> None:
-        """Count a request that has all tokens; in a closed loop the next arrives."""
+        """Count a complete request; in a closed loop the next arrives."""
         assert sequence.is_done
         self.ended += 1
         if self.tell is not None:

@@ -1,9 +1,9 @@
 """Separate replicas for prompts and for decoding, and the transfers between them.
 
 **Model** A request is computed by a prefill replica; its cache moves to a decode replica, which has its first token
-then. Transfers take the times of a simulation of the network with all transfers that overlap and other traffic
-(`clusim.serving.transfer`). As these times change the schedule, the run is repeated with them until no latency of a
-request moves by more than `RESIDUAL`, at most `MOST_ROUNDS` times.
+then. Times of transfers are simulated on the network with overlapping transfers and other traffic
+(`clusim.serving.transfer`). As these times change the schedule, the run is repeated with them until all latencies of
+requests move by at most `RESIDUAL`, at most `MOST_ROUNDS` times.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SETUP_PS = 15_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class TransferCosts:
-    """Costs of a transfer apart from its data.
+    """Costs of a transfer in addition to its data.
 
     Attributes
     ----------
     setup_ps, piece_ps : int
         Of a transfer; of the cache of a block in a layer [ps].
     layers : int
-        Layers whose parts move as soon as they are computed; 1: all after the prompt.
+        Layers that are moved one by one after their computation; 1: all after the prompt.
     """
 
     setup_ps: int
@@ -80,7 +80,7 @@ class PoolRun(ServingRun):
     _prompts: dict[int, Replica] = field(default_factory=dict)
 
     def admit(self, sequence: Sequence) -> None:
-        """Give a request's prompt to the prefill replica with the fewest sequences."""
+        """Assign a request's prompt to the prefill replica with the fewest sequences."""
         prompt = Sequence(sequence.number, sequence.arrival_ps, sequence.prompt, 1)
         self._prompts[sequence.number] = self.admit_to(self.replicas, prompt)
 
@@ -136,7 +136,7 @@ def latencies_ps(
 
 
 def transfer_times(run: PoolRun) -> dict[int, int]:
-    """Return the times of a run's transfers with those that overlap them, by the request's number [ps]."""
+    """Return the times of a run's transfers beside overlapping ones, by the request's number [ps]."""
     order = sorted(run.transfers, key=lambda item: (item[0].start_ps, item[1]))
     times = run.network.times_ps([transfer for transfer, _ in order])
     return {number: time for (_, number), time in zip(order, times, strict=True)}

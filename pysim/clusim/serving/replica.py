@@ -1,7 +1,7 @@
 """A replica of a served model: its schedulers, and the stages that its steps pass.
 
-**Model** A replica has one scheduler for each copy of attention, which step together: a step lasts as long as the
-slowest copy needs, and experts get the tokens of all. With a pipeline, as many batches are in flight as there are
+**Model** A replica has one scheduler for each copy of attention, which step together: a step lasts until the
+slowest copy ends, and experts get the tokens of all. With a pipeline, as many batches are in flight as there are
 stages; a batch passes the stages one after the other, and a stage serves one batch at a time.
 """
 
@@ -41,7 +41,7 @@ class StepRecord(NamedTuple):
     Attributes
     ----------
     start_ps, end_ps : int
-        Its time, or that of equal steps one after the other [ps].
+        Its time, or of equal steps one after the other [ps].
     number : int
         Equal steps.
     decodes, prompt_tokens : int
@@ -95,7 +95,7 @@ class Replica:
     _stages_ps: list[int] = field(default_factory=list)
 
     def add(self, sequence: Sequence) -> FlightBatch:
-        """Give a request to the copy of attention with the fewest sequences; return its batch."""
+        """Assign a request to the copy of attention with the fewest sequences; return its batch."""
         batch = min(self.batches, key=lambda item: item.sequences)
         scheduler = min(
             batch.schedulers, key=lambda item: len(item.running) + len(item.waiting)
@@ -111,7 +111,7 @@ class Replica:
     def start_step(
         self, batch: FlightBatch, now_ps: int, next_ps: int | None = None
     ) -> int | None:
-        """Begin the next steps of a batch; return their end [ps], or None if there is no work.
+        """Begin the next steps of a batch; return their end [ps], or None without work.
 
         Equal steps of decoding sequences are one, up to the next event of the clock [ps], the end of a sequence, and
         the cache's limits.
@@ -156,7 +156,7 @@ class Replica:
         return min(item.extend(portions, max(1, steps)) for item, portions in rows)
 
     def end_step(self, batch: FlightBatch, now_ps: int) -> list[Sequence]:
-        """End the steps of a batch; return the sequences that have all tokens."""
+        """End the steps of a batch; return the complete sequences."""
         batch.is_busy = False
         rows = zip(batch.schedulers, batch.portions, strict=True)
         ends = range(
@@ -209,7 +209,9 @@ def shapes_of(rows: list[list[Portion]]) -> list[StepShape]:
     shapes = [_shape(portions) for portions in rows]
     fullest = max(shape.tokens for shape in shapes)
     everywhere = sum(shape.tokens for shape in shapes)
-    return [shape._replace(tokens=fullest, everywhere=everywhere) for shape in shapes]
+    return [
+        shape._replace(tokens=fullest, everywhere=everywhere) for shape in shapes
+    ]
 
 
 def _shape(portions: list[Portion]) -> StepShape:

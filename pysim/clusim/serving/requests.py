@@ -1,7 +1,7 @@
 """Requests of a run: their lengths and arrivals.
 
 **Model** Closed loop: `concurrency` requests are always in the server; the next arrives when one has ended. Open loop:
-arrivals are a Poisson process, or those of a file with the columns ``arrival`` [s], ``input`` and ``output`` [tokens].
+arrivals are a Poisson process, or read from a file with the columns ``arrival`` [s], ``input`` and ``output`` [tokens].
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def draw_requests(spec: RequestSpec) -> list[ServingRequest]:
     Raises
     ------
     InputError
-        Contradicting settings, or what is wrong in which line of the file.
+        Contradicting settings, or an invalid line of the file.
     """
     modes = [name for name in ("concurrency", "rate", "file") if getattr(spec, name)]
     if len(modes) != 1:
-        words = " and ".join(modes) or "none"
+        words = " and ".join(modes) or "nothing"
         raise InputError(
             f"requests: set one of concurrency, rate and file, not {words}"
         )

@@ -1,4 +1,4 @@
-"""Result of a serving run: latencies, throughput, cache, and what steps were spent on."""
+"""Result of a serving run: latencies, throughput, cache, and parts of steps."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ class Serving(JsonObject):
     good_per_s : float
         Requests within the limits over the time; all requests without limits.
     steps, different_steps : int
-        Steps, and those with distinct times.
+        Steps; distinct steps.
     cache : CacheUse
         Cache of the decoding replicas.
     spent : dict
         Fraction of all steps by part.
     verdict : str
-        What limits the run.
+        Limit of the run.
     notes : list of str
         Approximations.
     """
@@ -238,7 +238,7 @@ class Serving(JsonObject):
 
     @property
     def verdict(self) -> str:
-        """What limits the run: waiting for the cache or for prompts, else the largest parts of steps."""
+        """Limit of the run: waiting for the cache or for prompts, else the largest parts of steps."""
         largest = [f"{name} {share:.0%}" for name, share in self.spent.items()][:3]
         parts = f"of all steps: {', '.join(largest)}"
         if self.cache.preemptions:

@@ -1,9 +1,9 @@
-"""Schedulers of engines: which tokens of which sequences a step computes, and the blocks of the cache.
+"""Schedulers of engines: tokens of sequences that a step computes, and the blocks of the cache.
 
 **Model** The rules of public engines, by name, for requests without common prefixes. ``vllm-v1`` (vllm/v1/core/sched):
 running sequences first, in order, then waiting ones, within a budget of tokens; the last running sequence is preempted
-when blocks run out, and computed again. ``sglang``: prompts before decoding, in steps of their own. ``trtllm``: as
-``vllm-v1``, but a sequence is admitted only if blocks for its longest output remain, so that none is preempted.
+when blocks run out, and computed again. ``sglang``: prompts before decoding, in separate steps. ``trtllm``: as
+``vllm-v1``, but a sequence is admitted only if blocks for its longest output remain, so that no sequence is preempted.
 ``static``: all sequences start together and the batch runs until the last has ended.
 """
 
@@ -33,7 +33,7 @@ class Sequence:
     prompt, output : int
         Tokens of the prompt, and to generate.
     computed, generated : int
-        Tokens in the cache; tokens that it has got.
+        Tokens in the cache; generated tokens.
     blocks : int
         Blocks that it holds.
     token_ps : list of int
@@ -115,7 +115,7 @@ class SequenceScheduler:
 
     @property
     def is_idle(self) -> bool:
-        """Return True if there is no work."""
+        """Return True without work."""
         return not self.running and not self.waiting
 
     def add(self, sequence: Sequence) -> None:
@@ -145,7 +145,7 @@ class SequenceScheduler:
         return self._admit(portions, left)
 
     def extend(self, portions: list[Portion], steps: int) -> int:
-        """Allocate the cache of several steps of decoding sequences; return how many of them fit, at least one."""
+        """Allocate the cache of several steps of decoding sequences; return the number that fits, at least one."""
         sequences = [portion.sequence for portion in portions]
 
         def need(count: int) -> int:
@@ -163,7 +163,7 @@ class SequenceScheduler:
     def finish_steps(
         self, portions: Iterable[Portion], ends: range
     ) -> list[Sequence]:
-        """Give tokens to the sequences of steps with these ends [ps]; return those that have all.
+        """Add tokens to the sequences of steps with these ends [ps]; return the complete ones.
 
         Several steps are of decoding sequences only.
         """
@@ -238,7 +238,7 @@ class SequenceScheduler:
         return reserved <= self.blocks
 
     def _allocate(self, sequence: Sequence, tokens: int) -> bool:
-        """Give a sequence the blocks of some tokens; False if there are too few."""
+        """Allocate the blocks of some tokens to a sequence; False without enough."""
         need = self._blocks_of(tokens) - sequence.blocks
         if need <= 0:
             return True

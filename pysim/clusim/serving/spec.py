@@ -47,7 +47,7 @@ class ReplicaSpec(Spec):
 
 
 class CacheSpec(Spec):
-    """Cache of keys and values: tokens of a block, share of memory, and memory that is kept free of it."""
+    """Cache of keys and values: tokens of a block, share of memory, and memory that it leaves free."""
 
     block: Small = 16
     share: Annotated[float, Field(gt=0, le=1)] = 0.9
@@ -144,7 +144,7 @@ class PoolsSpec(Spec):
 class TransferSpec(Spec):
     """Transfer of a cache from a prefill to a decode replica.
 
-    ``whole``: after the prompt; ``layers``: every layer's part as soon as it is computed.
+    ``whole``: after the prompt; ``layers``: every layer's part after its computation.
     """
 
     when: Literal["whole", "layers"] = "whole"
@@ -190,12 +190,12 @@ def load_serving(
     Parameters
     ----------
     changes : mapping or None
-        Values that replace those in the file, by the paths of their keys: ``{"parallel.tensor": 4}``.
+        Values of keys of the file, by their paths: ``{"parallel.tensor": 4}``.
 
     Raises
     ------
     InputError
-        The file does not exist, or what is wrong in which line.
+        A missing file, or an invalid line.
     """
     name = os.fspath(path)
     place = Path(name)

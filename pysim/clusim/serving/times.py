@@ -33,7 +33,7 @@ class ServedStepTime(dict[str, float]):
 
 
 def pad_tokens(tokens: int) -> int:
-    """Return the tokens of the smallest graph for some tokens; larger steps have none.
+    """Return the tokens of the smallest graph for some tokens; larger steps are not padded.
 
     Graphs have 1, 2 and 4 tokens, multiples of 8 up to 256, and of 16 up to `GRAPH_TOKENS`.
     """

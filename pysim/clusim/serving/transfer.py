@@ -1,9 +1,9 @@
 """Transfers of caches from prefill to decode replicas, as flows on the system's network, beside other traffic.
 
 **Hardware** The decode side reads the blocks of a prompt from the prefill side's GPUs over their NICs. **Model** A
-decode rank reads its heads from the prefill ranks that have them: one flow for each pair of ranks. Transfers whose
-times overlap are an island, simulated packet by packet (in bursts) with their starts and with other traffic; a transfer
-alone is an island of one. Their times change when requests start, which changes the islands: runs are repeated until
+decode rank reads its heads from prefill ranks: one flow for each pair of ranks. Transfers whose
+times overlap are an island, simulated packet by packet (in bursts) with their starts and with other traffic; other
+transfers are in isolation. Their times change when requests start, which changes the islands: runs are repeated until
 latencies stay (`clusim.serving.pools`). **Not modelled** Other protocols than reads; gaps between blocks.
 **Parameters** `setup_ps` of a transfer; `piece_ps` of a contiguous piece of a layer's cache.
 """
@@ -27,7 +27,7 @@ from clusim.topology.arrays import arrays_of
 from clusim.topology.check_flow import endpoint_rates_Bps, wire_rates_Bps
 
 MOST_ISLANDS = 48
-"""Islands of several transfers that are simulated in a round; the transfers of others take as long as in these."""
+"""Islands of several transfers that are simulated in a round; others are slowed equally."""
 
 MOST_FLOWS = 64
 """Most flows of other traffic from a rank beside an island."""
@@ -115,7 +115,7 @@ class TransferTimes:
         return self._alone[key]
 
     def times_ps(self, transfers: Sequence[CacheTransfer]) -> list[int]:
-        """Return the time of each transfer, in the order of starts, with those that overlap it [ps]."""
+        """Return the time of each transfer, in the order of starts, beside overlapping ones [ps]."""
         result = [self.alone_ps(item) for item in transfers]
         stretched: list[float] = []
         for count, island in enumerate(self._overlapping(transfers, result)):
@@ -182,7 +182,7 @@ class TransferTimes:
         ]
 
     def _other_flows(self, flows: Sequence[Flow]) -> list[Flow]:
-        """Return other traffic for as long as some flows last: messages of all ranks, at a part of the NICs' rate."""
+        """Return other traffic during some flows: messages of all ranks, at a part of the NICs' rate."""
         spec = self.beside
         if spec is None:
             return []

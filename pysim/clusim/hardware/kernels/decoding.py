@@ -5,7 +5,7 @@ sequence over SMs (split-KV) and add the parts. Absorbed latent attention reads 
 which all heads share. Grouped experts multiply the tokens of all experts of a rank in one kernel: it reads the
 weights of the experts that have tokens, and rounds their tokens up to tiles.
 **Model** A start, then memory traffic beside waves of heads over the SMs, or beside arithmetic, whichever is longer,
-joined by a norm. Queries that share a head of keys cost nothing. **Not modelled** Keys still in L2; pages that are
+joined by a norm. Queries with a common head of keys are free. **Not modelled** Keys still in L2; pages that are
 scattered; sliding windows.
 **Parameters** `DecodeForm` and `ExpertForm`, by engine and architecture in ``hardware/engines.yaml``.
 """
@@ -23,7 +23,7 @@ TILE = 64
 
 
 class Decoding(NamedTuple):
-    """Attention of one token of each of `sequences` to the cached tokens of all of them.
+    """Attention of one token of each of `sequences` to its cached tokens.
 
     Attributes
     ----------
@@ -52,11 +52,11 @@ class DecodeForm:
     share : float
         Fraction of the peak rate of memory.
     tile_us : float
-        Time of a wave of heads beyond the first [us].
+        Time of a wave of heads after the first [us].
     norm : float
         Order of the norm that joins memory and waves: 1 is one after the other, large the longer only.
     rate : float
-        Fraction of the dense peak at 16 bits of products; 0: they take no time.
+        Fraction of the dense peak at 16 bits of products; 0: free.
     """
 
     start_us: float
@@ -142,5 +142,5 @@ class ExpertForm:
 
 
 def active_experts(experts: int, local: int, top_k: int, tokens: int) -> float:
-    """Return the average number of `local` experts of `experts` that tokens choose, each `top_k` of them evenly."""
+    """Return the average number of `local` experts of `experts` that tokens choose evenly, `top_k` each."""
     return max(1.0, local * (1 - (1 - top_k / experts) ** tokens))
