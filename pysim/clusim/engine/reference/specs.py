@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusim.engine.abi import Kind
-from clusim.policies.choice import BoundSender
+
+if TYPE_CHECKING:
+    from clusim.policies.choice import BoundSender
 
 _MASK = 2**64 - 1
 
