@@ -14,13 +14,15 @@ from clusim.base.terms.times import ONE, REGIME_TITLES, REGIMES, SEVERAL
 from clusim.base.units import format_size
 from clusim.hardware.calibration import ROW_SETS
 from clusim.simulation.residuals import Campaign, Scale
-from clusim.validation.collectives.breakdown import Point, Score, score, statistics
-from clusim.validation.collectives.classtables import (
+from clusim.validation.collectives.breakdown import (
     ClassLine,
     ClassTable,
-    calibrated_by,
-    class_tables,
+    Point,
+    Score,
+    score,
+    statistics,
 )
+from clusim.validation.collectives.classtables import calibrated_by, class_tables
 from clusim.validation.collectives.measurements import CurveGroup
 from clusim.validation.measured import Unpredicted, made_at, plain
 

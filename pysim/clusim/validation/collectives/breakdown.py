@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from clusim.base.json_schema import JsonObject, Round2, Round3
+from clusim.base.json_schema import IfKnown, JsonObject, Round2, Round3
 from clusim.base.terms.times import REGIMES, place_of
 from clusim.nccl.launch import Host, Launch
 from clusim.nccltests.jobs import PerfKernel
@@ -278,3 +278,42 @@ def statistics(points: Sequence[Point]) -> dict[str, Score]:
         )
         for name, (low, high) in REGIMES.items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLine(JsonObject):
+    """Errors of predictions in percent; None without rows.
+
+    The rows of a class, and a remark on them.
+    """
+
+    KEYS = ("name", "*score", "*regimes", "remark")
+
+    name: str
+    points: Sequence[Point]
+    remark: IfKnown[str] = ""
+
+    @property
+    def score(self) -> Score:
+        """Score of all rows."""
+        return score(self.points)
+
+    @property
+    def regimes(self) -> RegimeScores:
+        """Scores of every regime."""
+        return regime_scores(self.points)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTable(JsonObject):
+    """Classes of rows, each with the score of all its rows and of every regime of size.
+
+    Attributes
+    ----------
+    text : str
+        Description of the classes.
+    """
+
+    title: str
+    text: str
+    lines: list[ClassLine]

@@ -6,20 +6,17 @@ Classes are of rows below 1 MiB, below 64 MiB and above, on one node or several.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from clusim.base.json_schema import IfKnown, JsonObject
 from clusim.base.tables import group_values
 from clusim.base.terms.times import SEVERAL
 from clusim.hardware import all_figures
 from clusim.hardware.calibration import ROW_SETS
 from clusim.validation.collectives.breakdown import (
+    ClassLine,
+    ClassTable,
     Point,
-    RegimeScores,
-    Score,
-    regime_scores,
-    score,
 )
 from clusim.validation.collectives.standing import (
     CALIBRATION,
@@ -33,45 +30,6 @@ from clusim.validation.collectives.standing import (
     standings,
 )
 from clusim.validation.measured import by
-
-
-@dataclass(frozen=True, slots=True)
-class ClassLine(JsonObject):
-    """Errors of predictions in percent; None without rows.
-
-    The rows of a class, and a remark on them.
-    """
-
-    KEYS = ("name", "*score", "*regimes", "remark")
-
-    name: str
-    points: Sequence[Point]
-    remark: IfKnown[str] = ""
-
-    @property
-    def score(self) -> Score:
-        """Score of all rows."""
-        return score(self.points)
-
-    @property
-    def regimes(self) -> RegimeScores:
-        """Scores of every regime."""
-        return regime_scores(self.points)
-
-
-@dataclass(frozen=True, slots=True)
-class ClassTable(JsonObject):
-    """Classes of rows, each with the score of all its rows and of every regime of size.
-
-    Attributes
-    ----------
-    text : str
-        Description of the classes.
-    """
-
-    title: str
-    text: str
-    lines: list[ClassLine]
 
 
 def calibrated_by(points: Sequence[Point]) -> dict[str, list[str]]:

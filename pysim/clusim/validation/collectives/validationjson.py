@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from typing_extensions import TypedDict
 
 from clusim.base.json_schema import JsonObject
 from clusim.base.terms.times import REGIME_TITLES
 from clusim.simulation.expected import Expected, MeasuredError
-from clusim.validation.collectives.breakdown import Point, RegimeScores
-from clusim.validation.collectives.classtables import ClassTable
+from clusim.validation.collectives.breakdown import ClassTable, Point, RegimeScores
 from clusim.validation.collectives.measurements import CurveGroup
 
 
