@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from clusim.engine.abi import Kind
-
-if TYPE_CHECKING:
-    from clusim.policies.choice import BoundSender
+from clusim.policies.choice import BoundSender
 
 _MASK = 2**64 - 1
 
