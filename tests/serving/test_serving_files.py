@@ -110,3 +110,15 @@ def test_measured_runs_are_scored(tmp_path: Path) -> None:
         "model 'other' is unknown",
     ]
     assert report.to_json()["scores"][0]["n"] == 1
+
+
+def test_copies_of_attention_are_ranks_of_the_tensor_group(tmp_path: Path) -> None:
+    """Eight GPUs with tp 8 and dp 8 have eight copies of attention, each on one GPU."""
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "hardware,gpus,engine,model,precision,tp,ep,dp,input_len,output_len,concurrency_or_batch,ttft_ms,tpot_ms\n"
+        "H200,8,sglang,DeepSeek-R1,fp8,8,8,8,64,8,1,30,10\nH200,16,sglang,DeepSeek-R1,fp8,2,8,8,64,8,1,30,10\n",
+        encoding="utf-8",
+    )
+    shapes = [(row.tensor, row.attention_data) for row in read_serving_rows([path])]
+    assert shapes == [(1, 8), (2, 8)]

@@ -192,6 +192,10 @@ def _row(cells: dict[str, str], where: str) -> ServingRow:
     def count(name: str) -> int:
         return max(1, round(number(name, 1)))
 
+    # Engines count the ranks of all copies of attention as tensor-parallel.
+    tensor, data, gpus = count("tp"), count("dp"), number("gpus", 0)
+    if data > 1 and tensor % data == 0 and tensor * data * count("pp") > gpus > 0:
+        tensor //= data
     return ServingRow(
         where=where,
         id=cells.get("id", ""),
@@ -201,10 +205,10 @@ def _row(cells: dict[str, str], where: str) -> ServingRow:
         release=cells.get("release", ""),
         model=cells["model"],
         precision=cells["precision"],
-        tensor=count("tp"),
+        tensor=tensor,
         pipeline=count("pp"),
         expert=count("ep"),
-        attention_data=count("dp"),
+        attention_data=data,
         input=count("input_len"),
         output=count("output_len"),
         concurrency=count("concurrency_or_batch"),
