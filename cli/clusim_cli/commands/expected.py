@@ -72,6 +72,7 @@ def _lines(rows: list[AcceptedRow]) -> Iterator[str]:
         )
         for row in rows
     ]
-    yield from text_table(
-        "  {:>..}  {:>..}  {:>..}  {:>..}  {:>..}  {}", [head, *cells]
-    )
+    # Without a measurement the last two columns are empty.
+    columns = 6 if any(row.measured_GBps is not None for row in rows) else 4
+    layout = "  ".join(["", *["{:>..}"] * min(columns, 5), *["{}"] * (columns == 6)])
+    yield from text_table(layout, [row[:columns] for row in (head, *cells)])

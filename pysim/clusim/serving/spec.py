@@ -153,9 +153,8 @@ class TransferSpec(Spec):
 
 
 class BesideSpec(Spec):
-    """Other traffic on the network: messages of ranks, as `clusim traffic` has them."""
+    """Other traffic on the network: messages of every rank to the rank half of the ranks away."""
 
-    pattern: Literal["permutation", "alltoall", "incast"] = "permutation"
     load: Annotated[float, Field(gt=0, lt=1)] = 0.5
     message: Amount = 1 << 20
 
