@@ -87,7 +87,6 @@ _MEANT = {
     **{
         "draw": "plot",
         "figure": "plot",
-        "serve": "view",
         "open": "view",
         "compare": "diff",
     },

@@ -7,6 +7,7 @@ NICs and switches; links and packet formats are tables by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from clusim.base.datafiles import OnDemand
 from clusim.hardware.bounds import Value
@@ -172,14 +173,10 @@ KERNELS: Preset = CTAS
 
 def all_figures() -> list[Figure]:
     """Return the figures of all objects and tables, with repetitions."""
+    from clusim.hardware.engines import ENGINES
+
     result: list[Figure] = []
-    objects: tuple[
-        Mapping[
-            str, Gpu | Architecture | Cpu | HostCosts | Framework | Nic | Switch
-        ],
-        ...,
-    ]
-    objects = (
+    objects: tuple[Mapping[str, Any], ...] = (
         GPUS,
         FAMILIES,
         PROCESSORS,
@@ -187,6 +184,7 @@ def all_figures() -> list[Figure]:
         FRAMEWORKS,
         ADAPTERS,
         CROSSBARS,
+        ENGINES,
     )
     for table in objects:
         for item in table.values():

@@ -116,7 +116,8 @@ class Sourced:
         yield from (figure for _, figure in self.named_figures())
         for item in fields(cast("Any", self)):
             value = getattr(self, item.name)
-            yield from value.values() if isinstance(value, dict) else ()
+            values = value.values() if isinstance(value, dict) else ()
+            yield from (part for part in values if isinstance(part, Figure))
 
 
 Preset = Mapping[str, Figure]

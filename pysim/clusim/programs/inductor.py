@@ -14,17 +14,11 @@ from types import ModuleType
 from typing import Any
 
 from clusim.base.errors import InputError
+from clusim.base.terms.operations import find_operation
 from clusim.nccltests.expected import expected
 
 NAME = "estimate_nccl_collective_runtime"
 """Function of Inductor that is replaced."""
-
-_OPERATIONS = {
-    "ALL_REDUCE": "allreduce",
-    "ALL_GATHER": "all_gather",
-    "REDUCE_SCATTER": "reduce_scatter",
-    "ALL_TO_ALL": "alltoall",
-}
 
 
 def install(topology: str, analysis: ModuleType | None = None) -> Callable[[], None]:
@@ -47,17 +41,16 @@ def install(topology: str, analysis: ModuleType | None = None) -> Callable[[], N
     per_us = 1e-3 if "(ms)" in (original.__doc__ or "") else 1e3
 
     def estimate(node: Any, *more: Any, **options: Any) -> float:
-        operation = _OPERATIONS.get(analysis.get_collective_type(node).name)
+        operation = find_operation(analysis.get_collective_type(node).name)
         ranks = analysis.get_collective_group_size(node)
         if operation is None or ranks < 2:
             result: float = original(node, *more, **options)
             return result
         size_bytes = int(analysis.get_collective_input_size_bytes(node))
-        if operation == "all_gather":
+        if operation.name == "all_gather":
             size_bytes *= ranks
-        return (
-            expected(topology, operation, max(1, size_bytes), ranks).time_us * per_us
-        )
+        size_bytes = max(1, size_bytes)
+        return expected(topology, operation.name, size_bytes, ranks).time_us * per_us
 
     estimate.__doc__ = original.__doc__
     users = [
