@@ -50,8 +50,10 @@ def _control(name: str) -> dict[str, int]:
         "links:\n  - {from: gpu0, to: cpu0, type: pcie-gen5-x16}\n  - {from: nic0, to: cpu0, type: pcie-gen5-x16}\n"
     )
     (nic,) = (node.nic for node in clusim.topology.loads(text).nodes if node.nic is not None)
+    control = nic.rate_control
     names = empty("controls").dtype.names
-    return dict(zip(names, control_row(nic, _gbps(name) * 1e9 / 8), strict=True))
+    row = control_row(control, _gbps(name) * 1e9 / 8, control.sender, 0)
+    return dict(zip(names, row, strict=True))
 
 
 def _incast(
