@@ -1,6 +1,7 @@
 #include "congestion.h"
 
 #include "parts/congestion.h"
+#include "parts/packets.h"
 #include "parts/scheduler.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"

@@ -4,7 +4,6 @@
 
 #include "fault.h"
 #include "parts/congestion.h"
-#include "parts/packets.h"
 #include "parts/scheduler.h"
 #include "parts/wires.h"
 #include "parts/xfers.h"

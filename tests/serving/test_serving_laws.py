@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from clusim.serving.forward import StepShape
 from clusim.serving.layout import ReplicaLayout
 from clusim.serving.requests import draw_requests
 from clusim.serving.result import Serving
-from clusim.serving.scheduler import RULES, Sequence, SequenceScheduler
+from clusim.serving.scheduler import RULES
 from clusim.serving.spec import ServingSpec
 from clusim.serving.times import pad_tokens
 from clusim.workload.models.presets import find_model
@@ -188,31 +187,6 @@ def test_everything_is_conserved() -> None:
         assert prompts == sum(item.prompt for item in asked) or result.cache.preemptions
         assert all(len(item.token_ps) == item.output for item in result.sequences)
         assert all(np.diff(item.token_ps).min(initial=1) > 0 for item in result.sequences)
-
-
-def test_blocks_are_free_at_the_end_and_never_too_many() -> None:
-    scheduler = SequenceScheduler("vllm-v1", 512, 64, 16, 40)
-    for number in range(6):
-        scheduler.add(Sequence(number, 0, 100 + number, 60))
-    now = 0
-    while not scheduler.is_idle:
-        portions = scheduler.plan_step()
-        assert portions, "a scheduler with work makes steps"
-        assert 0 <= scheduler.used_blocks <= 40
-        now += 1
-        scheduler.finish_steps(portions, range(now, now + 1))
-    assert scheduler.used_blocks == 0
-    assert scheduler.preemptions > 0, "six sequences of 10 blocks do not fit into 40"
-
-
-def test_no_sequence_is_preempted_when_its_end_is_reserved() -> None:
-    scheduler = SequenceScheduler("trtllm", 512, 64, 16, 40, deque())
-    for number in range(6):
-        scheduler.add(Sequence(number, 0, 100, 60))
-    while not scheduler.is_idle:
-        scheduler.finish_steps(scheduler.plan_step(), range(1, 2))
-        assert len(scheduler.running) <= 4
-    assert scheduler.preemptions == 0
 
 
 def test_a_full_cache_keeps_the_time_per_token_and_delays_the_first() -> None:

@@ -61,7 +61,7 @@ def test_builder_makes_what_the_file_says() -> None:
 @pytest.mark.parametrize(
     ("keys", "spec", "without"),
     [
-        (TopologyKeys, schema.Topology, {"name", "nodes", "links"}),
+        (TopologyKeys, schema.Topology, {"name", "nodes", "links", "base", "figures"}),
         (NodeKeys, schema.NodeSpec, {"kind", "chip", "switch", "nic", "store_and_forward"}),
         (SwitchKeys, schema.NodeSpec, {"kind", "chip", "nic", "relay"}),
         (LinkKeys, schema.LinkSpec, {"from", "to"}),
