@@ -158,21 +158,25 @@ def _add_rows(
 
 
 def _with_switches(fabric: Fabric, kind: str, sender: Sender | None) -> Fabric:
-    """Return the topology with a policy of a kind of all switches between nodes, or without one."""
+    """Return the topology with a policy of a kind of all switches between nodes, or without one.
+
+    In topologies of hosts these are all switches.
+    """
+    switches = [node for node in fabric.nodes if node.kind == "switch"]
+    network = {node.name for node in switches if node.zone == NETWORK}
+    if all(node.kind in ("host", "switch") for node in fabric.nodes):
+        network = {node.name for node in switches}
+    if not network:
+        raise InputError(
+            f"policy {kind}: {fabric.name} lacks switches between nodes, which have it"
+        )
     policy: dict[str, Any] = {f"{kind}_policy": sender}
     if kind == PATH.name:
         nodes = tuple(
-            replace(node, **policy)
-            if node.kind == "switch" and node.zone == NETWORK
-            else node
+            replace(node, **policy) if node.name in network else node
             for node in fabric.nodes
         )
         return replace(fabric, nodes=nodes)
-    network = {
-        node.name
-        for node in fabric.nodes
-        if node.kind == "switch" and node.zone == NETWORK
-    }
     links = tuple(
         replace(link, **policy) if {link.a, link.b} & network else link
         for link in fabric.links
@@ -192,7 +196,7 @@ def with_policy(fabric: Fabric, text: str) -> Fabric:
     Raises
     ------
     InputError
-        Another kind, an unknown policy, or a topology without NICs.
+        Another kind, an unknown policy, or a topology without NICs or switches between nodes.
     """
     if not text:
         return fabric
