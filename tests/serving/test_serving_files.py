@@ -31,6 +31,8 @@ WRONG = {
     "parallel: {expert: 2}\nrequests: {concurrency: 1}": "has no experts",
     "parallel: {pipeline: 9}\nrequests: {concurrency: 1}": "has 2 layers",
     "parallel: {tensor: 4}\nreplicas: 3\nrequests: {concurrency: 1}": "has 8; set nodes",
+    "beside: {load: 0.3}\nrequests: {concurrency: 1}": "beside needs pools",
+    "pools: {}\nreplicas: 2\nrequests: {concurrency: 1}": "replicas is not for pools, which have theirs",
     "cache: {blocks: 2}\nrequests: {input: 64, concurrency: 1}": "the cache has 2",
     "precision: {weights: fp8}\nrequests: {concurrency: 1}": "precision fp8: unsupported",
     "precision: {weights: nvfp4}\nrequests: {concurrency: 1}": "precision",

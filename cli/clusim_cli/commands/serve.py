@@ -98,9 +98,15 @@ def _typical(model: ServedModel) -> tuple[Any, int, int, int]:
     from clusim.serving.requests import draw_requests
 
     spec = model.spec
-    layout = model.layout(spec.parallel)
     asked = draw_requests(spec.requests)
     prompt = round(sum(item.prompt for item in asked) / len(asked))
     output = round(sum(item.output for item in asked) / len(asked))
     sequences = spec.requests.concurrency or 1
-    return model.step_times(layout), prompt, sequences, prompt + output // 2
+    pools = spec.pools
+    both = (
+        (pools.prefill.parallel, pools.decode.parallel)
+        if pools
+        else (spec.parallel, spec.parallel)
+    )
+    prefill, decode = (model.step_times(model.layout(one)) for one in both)
+    return (prefill, decode), prompt, sequences, prompt + output // 2

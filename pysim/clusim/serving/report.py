@@ -196,12 +196,17 @@ class ServedKernel(JsonObject):
 
 
 def layer_rows(
-    times: ServedStepTimes, prompt: int, sequences: int, cached: int
+    replicas: tuple[ServedStepTimes, ServedStepTimes],
+    prompt: int,
+    sequences: int,
+    cached: int,
 ) -> list[ServedKernel]:
     """Return the kernels and collectives of a step with one prompt, and of one with decoding sequences.
 
     Parameters
     ----------
+    replicas : (ServedStepTimes, ServedStepTimes)
+        Steps of the replicas for prompts and for decoding.
     prompt : int
         Tokens of the prompt.
     sequences, cached : int
@@ -215,7 +220,7 @@ def layer_rows(
         ),
     }
     rows = []
-    for step, shape in shapes.items():
+    for times, (step, shape) in zip(replicas, shapes.items(), strict=True):
         parts = [
             (item.name, item.number, item.time_s)
             for item in times.forward.kernels(shape)

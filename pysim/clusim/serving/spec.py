@@ -180,6 +180,22 @@ class ServingSpec(Spec):
     requests: RequestSpec = RequestSpec()
     limits: LimitSpec = LimitSpec()
 
+    @model_validator(mode="after")
+    def _check(self) -> ServingSpec:
+        """Refuse keys that others exclude, or that need others."""
+        keys = self.model_fields_set
+        if self.pools is not None and (
+            both := sorted(keys & {"parallel", "replicas"})
+        ):
+            raise PydanticCustomError(
+                "pools",
+                "{key} is not for pools, which have theirs",
+                {"key": both[0]},
+            )
+        if self.pools is None and (lone := sorted(keys & {"transfer", "beside"})):
+            raise PydanticCustomError("pools", "{key} needs pools", {"key": lone[0]})
+        return self
+
 
 def load_serving(
     path: str | os.PathLike[str], changes: Mapping[str, Any] | None = None

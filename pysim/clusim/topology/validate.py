@@ -152,7 +152,7 @@ def _explain(model: type[BaseModel], item: Any, problems: Problems) -> None:
         )
     elif kind == "unit":
         problems.add(path, item["msg"])
-    elif path[-1] in ("from", "to") and isinstance(item["input"], list):
+    elif path and path[-1] in ("from", "to") and isinstance(item["input"], list):
         problems.add(
             path, "a list: must be a node or a range of nodes, such as gpu1..3"
         )
