@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,31 @@ def test_unequal_tensor_parallelism_keeps_the_bytes(have: int, want: int) -> Non
     assert {flow.destination for flow in flows} == set(range(8, 8 + want))
     assert {flow.source for flow in flows} <= set(range(have))
     assert len({flow.source for flow in flows}) == min(have, want) if have <= want else have
+
+
+@pytest.mark.parametrize(("have", "want"), [(2, 1), (1, 2), (2, 2), (4, 2), (3, 2)])
+def test_unequal_pipelines_keep_the_bytes(have: int, want: int) -> None:
+    """Stages send the layers that both have: 3 stages to 2 have four pairs."""
+    one, two = (replace(layout(2), pipeline=stages) for stages in (have, want))
+    flows = TransferTimes(Setup("dgx-h100", 2), one, two).flows(MOVED)
+    assert sum(flow.size_bytes for flow in flows) == pytest.approx(8192 * 327_680, rel=1e-6)
+    pairs = {(flow.source // 2, (flow.destination - 8) // 2) for flow in flows}
+    assert len(pairs) == (4 if have == 3 else max(have, want))
+
+
+def test_one_copy_of_attention_gets_the_cache_of_a_request() -> None:
+    model = find_model("deepseek-v3")
+    copies = ReplicaLayout(model, expert=8, attention_data=8, weights="fp8-block")  # type: ignore[arg-type]
+    flows = TransferTimes(Setup("dgx-h200", 2), copies, copies).flows(MOVED)
+    assert [flow.size_bytes for flow in flows] == [8192 * 70_272]
+
+
+def test_many_lone_transfers_before_an_island_do_not_count_as_islands() -> None:
+    alone = network().alone_ps(MOVED)
+    lone = [replace(MOVED, start_ps=2 * alone * at) for at in range(60)]
+    last = replace(MOVED, start_ps=200 * alone)
+    times = network().times_ps([*lone, last, last])
+    assert times[-1] == pytest.approx(2 * alone, rel=0.02)
 
 
 def test_every_rank_gets_a_latent_cache() -> None:

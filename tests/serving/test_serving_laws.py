@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def test_context_costs_the_bytes_of_the_cache_and_nothing_else() -> None:
     model = model_of()
     times = model.step_times(model.layout(model.spec.parallel))
     engine, end = model.engine, model.endpoint
-    form = engine.attention_form(end.chip, end.architecture, "bf16")
+    form = engine.decode_form((end.chip, end.architecture), "bf16", latent=False)
     one, two = (
         times.forward.kernels(StepShape(1, 1, cached, (), 1, 1)) for cached in (1 << 17, 1 << 18)
     )
@@ -272,6 +273,38 @@ def test_experts_of_data_parallel_attention_exchange_tokens() -> None:
     forward = model.step_times(model.layout(model.spec.parallel)).forward
     counts = {item.operation: item.number for item in forward.messages(shape)}
     assert counts["allreduce"] == 2 * 61
+
+
+def test_tokens_are_sent_once_to_a_group_of_ranks_with_their_experts() -> None:
+    spec = {
+        "model": "deepseek-v3",
+        "topology": "dgx-h200",
+        "precision": {"weights": "fp8-block"},
+        "parallel": {"expert": 8, "attention_data": 8},
+        "experts": {"exchange": "alltoall"},
+    }
+    model = load_model(ServingSpec.model_validate(spec))
+    forward = model.step_times(model.layout(model.spec.parallel)).forward
+    sizes = [item.size_bytes for item in forward.messages(StepShape(16, 16, 16, (), 16, 128))]
+    # 8 of 256 experts, 32 on a rank: a rank has none of a token's with C(224, 8) / C(256, 8).
+    missed = comb(224, 8) / comb(256, 8)
+    copies = 16 * 8 * (1 - missed) * 7168
+    assert sizes == [round(copies), 2 * round(copies)]
+
+
+def test_figures_of_other_chips_are_noted() -> None:
+    def notes(topology: str, **more: Any) -> list[str]:
+        return load_model(
+            ServingSpec.model_validate({"model": "llama3-8b", "topology": topology, **requests(count=1), **more})
+        ).run().notes  # fmt: skip
+
+    assert notes("dgx-h100") == []
+    assert notes("dgx-a100", precision={"cache": "fp8"}) == [
+        "assumed: decode attention of vllm on a100-sxm4-80gb with a cache of fp8 as hopper fp8"
+    ]
+    assert notes("mi300x") == [
+        "assumed: decode attention of vllm on mi300x with a cache of bf16 as hopper bf16"
+    ]
 
 
 def test_serve_is_public() -> None:

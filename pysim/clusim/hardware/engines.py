@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from clusim.base.datafiles import read
 from clusim.base.errors import InputError
@@ -21,7 +21,8 @@ from clusim.base.units import parse_size, parse_time
 from clusim.hardware.figures import Figure, Preset, Sourced, build, value_of
 from clusim.hardware.kernels.decoding import DecodeForm, ExpertForm
 
-Form = TypeVar("Form", DecodeForm, ExpertForm)
+MEASURED = "hopper"
+"""Architecture whose grouped experts, and all decode attention, were measured."""
 
 LIKE = {
     "turing": "ampere",
@@ -66,13 +67,37 @@ class ServingEngine(Sourced):
     sequence: Figure
     request: Figure
 
-    def attention_form(self, chip: str, architecture: str, kind: str) -> DecodeForm:
-        """Return the form of decode attention on a chip, for a type of the cache."""
-        return self._form(DecodeForm, self.attention, chip, architecture, kind)
+    def decode_form(
+        self, place: tuple[str, str], cache: str, *, latent: bool
+    ) -> DecodeForm:
+        """Return the form of decode attention on a chip (name and architecture), for a type of the cache."""
+        key = self._decode_key(place, cache, latent=latent)
+        return DecodeForm(
+            **_values((self.latent if latent else self.attention)[key])
+        )
 
-    def latent_form(self, chip: str, architecture: str, kind: str) -> DecodeForm:
-        """Return the form of absorbed latent attention on a chip, for a type of the cache."""
-        return self._form(DecodeForm, self.latent, chip, architecture, kind)
+    def _decode_key(
+        self, place: tuple[str, str], cache: str, *, latent: bool
+    ) -> str:
+        """Return the key of a form: of the chip or its architecture, else of a similar one; then for 16 bits."""
+        forms = self.latent if latent else self.attention
+        places = (*place, LIKE.get(place[1], MEASURED), MEASURED)
+        keys = [f"{name} {kind}" for kind in (cache, "bf16") for name in places]
+        return next(key for key in keys if key in forms)
+
+    def assumptions(
+        self, place: tuple[str, str], cache: str, *, latent: bool, experts: bool
+    ) -> list[str]:
+        """Return notes on forms that were measured on other chips, or for another type of the cache."""
+        key, notes = self._decode_key(place, cache, latent=latent), []
+        chip = place[0] or place[1]
+        if key not in [f"{name} {cache}" for name in place]:
+            notes.append(
+                f"assumed: decode attention of {self.name} on {chip} with a cache of {cache} as {key}"
+            )
+        if experts and place[1] != MEASURED:
+            notes.append(f"assumed: grouped experts on {chip} as on {MEASURED}")
+        return notes
 
     def expert_form(self, kind: str) -> ExpertForm:
         """Return the form of grouped experts, for a type of the weights."""
@@ -83,23 +108,6 @@ class ServingEngine(Sourced):
                 f"precision {kind}: grouped experts of {self.name} have {names}"
             )
         return ExpertForm(**_values(figure))
-
-    def _form(
-        self,
-        kind: type[Form],
-        forms: Preset,
-        chip: str,
-        architecture: str,
-        cache: str,
-    ) -> Form:
-        """Return the form of the chip or its architecture, else of a similar one; then of a cache of 16 bits."""
-        places = [chip, architecture, LIKE.get(architecture, "hopper"), "hopper"]
-        for element in (cache, "bf16"):
-            for place in places:
-                figure = forms.get(f"{place} {element}")
-                if figure is not None:
-                    return kind(**_values(figure))
-        raise InputError(f"{self.name}: no decode attention was measured")
 
     def reduce_algorithm(self, ranks: int, size_bytes: int) -> str:
         """Return the all-reduce of ranks of a node; empty is NCCL's choice."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from clusim.serving.pools import (
 from clusim.serving.replica import FlightBatch, Replica, ServingHost
 from clusim.serving.requests import ServingRequest, draw_requests
 from clusim.serving.result import CacheUse, Serving
-from clusim.serving.scheduler import SequenceScheduler
+from clusim.serving.scheduler import Rule, SequenceScheduler
 from clusim.serving.spec import ReplicaSpec, ServingSpec, load_serving
 from clusim.serving.times import ServedStepTimes
 from clusim.serving.transfer import TransferTimes
@@ -43,8 +43,6 @@ from clusim.workload.chips import chip_at, measured_on
 from clusim.workload.kernels import PRECISIONS, Chip
 from clusim.workload.models.transformer_sizes import TransformerSizes
 from clusim.workload.parallel.plan import model_of
-
-Run = TypeVar("Run", bound=ServingRun)
 
 
 class ServedModel:
@@ -137,7 +135,7 @@ class ServedModel:
             if cache.reserve is None
             else cache.reserve
         )
-        tokens = min(self.spec.batching.max_batched_tokens, 8192)
+        tokens = self.spec.batching.max_batched_tokens
         room_bytes = cache.share * memory - reserve - layout.weight_bytes()
         room_bytes -= layout.activation_bytes(tokens)
         blocks = int(room_bytes / (cache.block * layout.token_bytes()))
@@ -166,7 +164,7 @@ class ServedModel:
         layout = self.layout(parallel)
         blocks = self.cache_blocks(layout)
         batching, host = self.spec.batching, self._host()
-        rule = batching.rule or self.engine.rule
+        rule = batching.rule or cast("Rule", self.engine.rule)
         result = []
         shared = self.step_times(layout, first)
         for number in range(count):
@@ -177,7 +175,7 @@ class ServedModel:
                 FlightBatch(
                     [
                         SequenceScheduler(
-                            rule,  # type: ignore[arg-type]
+                            rule,
                             batching.max_batched_tokens,
                             batching.max_sequences,
                             self.spec.cache.block,
@@ -204,17 +202,14 @@ class ServedModel:
         if self.spec.pools is not None:
             return self._run_pools(tell)
         replicas = self.replicas(self.spec.parallel, self.spec.replicas)
-        run = self._play(ServingRun(replicas, *self._load(), tell))
+        run = ServingRun(replicas, *self._load(), tell)
+        run.play()
         return self._result(run, replicas, [])
 
     def _load(self) -> tuple[list[ServingRequest], int]:
         """Return the requests, and the number that is always in the server."""
         spec = self.spec.requests
         return draw_requests(spec), spec.concurrency or 0
-
-    def _play(self, run: Run) -> Run:
-        run.play()
-        return run
 
     def _run_pools(self, tell: Tell | None) -> Serving:
         """Serve with separate replicas, until the times of transfers stay."""
@@ -240,7 +235,7 @@ class ServedModel:
                 costs=costs,
                 known_ps=times,
             )
-            self._play(run)
+            run.play()
             rounds += 1
             now = latencies_ps(run.sequences)
             if before is not None:
@@ -252,6 +247,15 @@ class ServedModel:
             f"{rounds} runs; no latency moved by more than {residual:.1%} in the last",
         ]
         return self._result(run, [*replicas, *decoders], notes)
+
+    def _assumptions(self) -> list[str]:
+        """Return notes on figures of other chips that stand for this one's."""
+        return self.engine.assumptions(
+            (self.endpoint.chip, self.endpoint.architecture),
+            self.spec.precision.cache,
+            latent=self.model.latent is not None,
+            experts=bool(self.model.experts),
+        )
 
     def _result(
         self, run: ServingRun, replicas: list[Replica], notes: list[str]
@@ -270,6 +274,7 @@ class ServedModel:
             for name, seconds in replica.spent_s.items():
                 spent[name] = spent.get(name, 0.0) + seconds
         rule = schedulers[0].rule
+        notes = [*self._assumptions(), *notes]
         distinct = {replicas[0].times.different, last.times.different}
         return Serving(
             name=self.spec.name,

@@ -30,6 +30,7 @@ from clusim.serving.layout import (
     ReplicaLayout,
 )
 from clusim.topology.node import Endpoint
+from clusim.workload.deepep import Routed
 from clusim.workload.kernels import Chip, Gemm
 
 LATENT_HEADS = 64
@@ -102,7 +103,8 @@ class ForwardPass:
         The GPU.
     exchange : str
         Exchange of tokens for experts with data parallelism of attention: ``gather`` (all-gather and
-        reduce-scatter) or ``alltoall``.
+        reduce-scatter) or ``alltoall``, which dispatches 8 bits and combines 16, each token once to a
+        group of ranks with some of its experts.
     skew : float
         Additional load of the fullest group of experts, as a fraction.
     """
@@ -198,10 +200,12 @@ class ForwardPass:
             self.layout.model.latent,
         )
         size = CACHE_BYTES[layout.cache]
-        place = self.endpoint.chip, self.endpoint.architecture, layout.cache
+        place = self.endpoint.chip, self.endpoint.architecture
+        form = self.engine.decode_form(
+            place, layout.cache, latent=latent is not None
+        )
         if latent is None:
             read_bytes = 2 * size * layout.kv_heads * model.head_size * shape.cached
-            form = self.engine.attention_form(*place)
             work = Decoding(shape.sequences, layout.kv_heads, read_bytes)
             return self._at_least(form.time_s(self._peaks, work))
         width, heads = latent.kv_rank + latent.rope, layout.heads
@@ -211,7 +215,7 @@ class ForwardPass:
         absorbed = Gemm(heads, shape.sequences, latent.kv_rank, latent.nope)
         values = Gemm(heads, shape.sequences, latent.value, latent.kv_rank)
         return (
-            self._at_least(self.engine.latent_form(*place).time_s(self._peaks, work))
+            self._at_least(form.time_s(self._peaks, work))
             + self._at_least(self.plain.product_s(absorbed))
             + self._at_least(self.plain.product_s(values))
         )
@@ -275,8 +279,9 @@ class ForwardPass:
         if spread and shape.everywhere:
             every = shape.everywhere * model.hidden * PLAIN_BYTES
             if self.exchange == "alltoall":
-                copies = min(model.top_k, layout.expert)
-                sent = shape.tokens * copies * model.hidden
+                experts = model.experts, model.top_k
+                routed = Routed(shape.tokens, model.hidden, layout.expert, *experts)
+                sent = round(routed.copies * layout.expert_cut * model.hidden)
                 yield StepMessage("alltoall", sent, layout.group, layout.moe_layers)
                 yield StepMessage(
                     "alltoall", sent * PLAIN_BYTES, layout.group, layout.moe_layers

@@ -109,8 +109,8 @@ class PoolRun(ServingRun):
         setup_ps = costs.setup_ps + pieces * costs.layers * costs.piece_ps
         transfer = CacheTransfer(
             now_ps - ahead_ps + setup_ps,
-            source.times.first,
-            target.times.first,
+            source.place_of(request.number),
+            target.place_of(request.number),
             request.prompt,
         )
         self.transfers.append((transfer, request.number))

@@ -108,6 +108,11 @@ class Replica:
         """Return the number of its sequences."""
         return sum(batch.sequences for batch in self.batches)
 
+    def place_of(self, number: int) -> int:
+        """Return the first rank of the copy of attention of a request, in turn; **assumed**, for its transfer."""
+        layout = self.times.forward.layout
+        return self.times.first + number % layout.attention_data * layout.tensor
+
     def start_step(
         self, batch: FlightBatch, now_ps: int, next_ps: int | None = None
     ) -> int | None:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from clusim.base.json_schema import JsonObject, Round3, Round6
+from clusim.base.json_schema import JsonObject, Picoseconds, Round3, Round6
 from clusim.serving.layout import ReplicaLayout
 from clusim.serving.replica import StepRecord
 from clusim.serving.scheduler import Sequence
@@ -111,7 +111,7 @@ class Serving(JsonObject):
             "input_tokens",
             "output_tokens",
         ),
-        *("time_s=time_ps", "ttft", "tpot", "itl", "latency", "requests_per_s"),
+        *("time_s", "ttft", "tpot", "itl", "latency", "requests_per_s"),
         *("tokens_per_s", "tokens_per_s_per_gpu", "good_per_s", "steps"),
         *("different_steps", "cache", "spent", "verdict", "notes"),
     )
@@ -145,7 +145,7 @@ class Serving(JsonObject):
         return sum(sequence.generated for sequence in self.sequences)
 
     @property
-    def time_ps(self) -> int:
+    def time_ps(self) -> Picoseconds:
         """Time from the first arrival to the last token [ps]."""
         first = min(sequence.arrival_ps for sequence in self.sequences)
         return max(sequence.token_ps[-1] for sequence in self.sequences) - first

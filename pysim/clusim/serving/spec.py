@@ -13,16 +13,20 @@ from pydantic_core import PydanticCustomError
 from clusim.base.errors import InputError
 from clusim.base.limits import read_text
 from clusim.base.resources import shipped_serving
+from clusim.serving.scheduler import Rule
 from clusim.topology.keys import did_you_mean
 from clusim.topology.quantities import Amount, Spec, Time, base_or_mapping
 from clusim.workload.spec import ModelSpec, Positive, Small
 from clusim.workload.workload_file import MAX_FILE_BYTES, validate_text
 
+MOST_REQUESTS = 10_000_000
+"""Most requests of a run."""
+
 EngineName = Literal["vllm", "sglang", "trtllm"]
 
 
 class EngineSpec(Spec):
-    """ServingEngine, and changes of its host's times."""
+    """Engine, and changes of its host's times."""
 
     name: EngineName = "vllm"
     step: Time | None = None
@@ -56,9 +60,9 @@ class CacheSpec(Spec):
 
 
 class BatchingSpec(Spec):
-    """SequenceScheduler and its limits; the engine's if not set."""
+    """Scheduler and its limits; the engine's if not set."""
 
-    rule: Literal["vllm-v1", "sglang", "trtllm", "static"] | None = None
+    rule: Rule | None = None
     max_batched_tokens: Positive = 8192
     max_sequences: Small = 1024
 
@@ -66,7 +70,7 @@ class BatchingSpec(Spec):
 class LogNormalSpec(Spec):
     """Mean, and standard deviation of the logarithm."""
 
-    mean: Annotated[float, Field(gt=0)]
+    mean: Annotated[float, Field(gt=0, le=2**30)]
     sigma: Annotated[float, Field(ge=0, le=8)]
 
 
@@ -106,9 +110,9 @@ class RequestSpec(Spec):
 
     input: LengthSpec = LengthSpec(fixed=1024)
     output: LengthSpec = LengthSpec(fixed=128)
-    concurrency: Positive | None = None
-    rate: Annotated[float, Field(gt=0)] | None = None
-    count: Positive | None = None
+    concurrency: Small | None = None
+    rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    count: Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None = None
     file: str | None = None
     seed: Annotated[int, Field(ge=0)] = 0
 

@@ -139,8 +139,10 @@ class ServedStepTimes:
             algorithm=algorithm,
             dtype="bfloat16",
         )
+        setup = request.setup
+        system = setup.identity, setup.nodes, ranks, setup.env, str(setup.release)
         kernel = self.times.stored(
-            ("serve", repr(request.setup.identity), ranks, *message, algorithm),
+            ("serve", *system, *message, algorithm),
             lambda: self.times.kernel(request).time_ps,
         )
         return (kernel + more_ps) * 1e-12

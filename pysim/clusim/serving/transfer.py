@@ -4,7 +4,8 @@
 decode rank reads its heads from prefill ranks: one flow for each pair of ranks. Transfers whose
 times overlap are an island, simulated packet by packet (in bursts) with their starts and with other traffic; other
 transfers are in isolation. Their times change when requests start, which changes the islands: runs are repeated until
-latencies stay (`clusim.serving.pools`). **Not modelled** Other protocols than reads; gaps between blocks.
+latencies stay (`clusim.serving.pools`). **Not modelled** Other protocols than reads; gaps between
+blocks; blocks of the prefill side that are free only after the transfer.
 **Parameters** `setup_ps` of a transfer; `piece_ps` of a contiguous piece of a layer's cache.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -45,7 +47,7 @@ class CacheTransfer:
     start_ps : int
         Time at which its data begin to move [ps].
     source, target : int
-        First ranks of the replicas.
+        First ranks of the copies of attention of the first stages.
     tokens : int
         Tokens of the prompt.
     """
@@ -82,30 +84,40 @@ class TransferTimes:
 
     def flows(self, transfer: CacheTransfer) -> list[Flow]:
         """Return the flows of a transfer, one for each pair of ranks that share heads."""
-        have, want = self.sources.group, self.targets.group
-        size_bytes = self.targets.token_bytes() * transfer.tokens
+        from_layout, to_layout = self.sources, self.targets
+        all_layers = replace(to_layout, pipeline=1).token_bytes()
         result = []
-        for rank in range(want):
-            parts = self._owners(rank, have, want)
-            for owner in parts:
-                result.append(
-                    Flow(
-                        transfer.source + owner,
-                        transfer.target + rank,
-                        max(1, size_bytes // len(parts)),
-                        transfer.start_ps,
-                    )
-                )
+        for stage in range(to_layout.pipeline):
+            for source_stage, share in self._stages(stage):
+                size_bytes = round(all_layers * transfer.tokens * share)
+                source = transfer.source + source_stage * from_layout.group
+                target = transfer.target + stage * to_layout.group
+                for rank in range(to_layout.tensor):
+                    owners = self._owners(rank)
+                    part = max(1, size_bytes // len(owners))
+                    result += [
+                        Flow(source + owner, target + rank, part, transfer.start_ps)
+                        for owner in owners
+                    ]
         return result
 
-    def _owners(self, rank: int, have: int, want: int) -> range:
+    def _stages(self, stage: int) -> Iterable[tuple[int, Fraction]]:
+        """Yield the prefill stages with layers of a decode stage, and these as a share of all layers."""
+        have, stages = self.sources.pipeline, self.targets.pipeline
+        low, high = Fraction(stage, stages), Fraction(stage + 1, stages)
+        for number in range(have):
+            begin, end = Fraction(number, have), Fraction(number + 1, have)
+            share = min(high, end) - max(low, begin)
+            if share > 0:
+                yield number, share
+
+    def _owners(self, rank: int) -> range:
         """Return the prefill ranks with the heads of a decode rank; latent caches are on every rank."""
+        have, want = self.sources.tensor, self.targets.tensor
         if self.targets.model.latent is not None:
             return range(rank % have, rank % have + 1)
-        if self.targets.attention_data > 1 or have < want:
-            first = rank * have // want
-            return range(first, first + 1)
-        return range(rank * have // want, (rank + 1) * have // want)
+        first = rank * have // want
+        return range(first, max(first + 1, (rank + 1) * have // want))
 
     def alone_ps(self, transfer: CacheTransfer) -> int:
         """Return the time of a transfer without other transfers, beside other traffic [ps]."""
@@ -118,9 +130,12 @@ class TransferTimes:
         """Return the time of each transfer, in the order of starts, beside overlapping ones [ps]."""
         result = [self.alone_ps(item) for item in transfers]
         stretched: list[float] = []
-        for count, island in enumerate(self._overlapping(transfers, result)):
-            if len(island) == 1:
-                continue
+        islands = [
+            island
+            for island in self._overlapping(transfers, result)
+            if len(island) > 1
+        ]
+        for count, island in enumerate(islands):
             if count < MOST_ISLANDS:
                 times = self._island([transfers[at] for at in island])
                 stretched += [
