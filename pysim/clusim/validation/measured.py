@@ -22,6 +22,8 @@ from pathlib import Path, PurePath
 from statistics import fmean, median
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from typing_extensions import TypedDict
+
 from clusim.base.executors import Jobs, workers
 from clusim.base.files import write_text
 from clusim.base.json_schema import Round3
@@ -91,6 +93,14 @@ class Unpredicted:
     row: Any
     reason: str
     why: str = FAILED
+
+
+class UnpredictedRowJson(TypedDict):
+    """A row without a prediction, and why."""
+
+    id: str
+    where: str
+    reason: str
 
 
 Tell = Callable[[Predicted | Unpredicted, int, int], None]
@@ -231,6 +241,13 @@ class Report(ABC, Generic[Predicted]):
                 for reason, rows in reasons.items()
             ]
         return lines
+
+    def unpredicted_json(self) -> list[UnpredictedRowJson]:
+        """Return the rows without a prediction, and why."""
+        return [
+            {"id": item.row.id, "where": item.row.where, "reason": item.reason}
+            for item in self.unpredicted
+        ]
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:

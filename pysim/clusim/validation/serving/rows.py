@@ -13,6 +13,8 @@ from pathlib import Path
 from clusim.base.errors import InputError
 from clusim.base.limits import read_text
 from clusim.base.tables import table_rows
+from clusim.hardware.engines import ENGINES
+from clusim.serving.requests import PER_CONCURRENT
 from clusim.serving.spec import ServingSpec
 
 NEEDED = (
@@ -90,6 +92,14 @@ class ServingRow:
     tpot_ms: float
     note: str = ""
 
+    def assumptions(self) -> tuple[str, ...]:
+        """Return notes on figures that the row does not have."""
+        engine = ENGINES[self.engine]
+        return (
+            f"engine {self.release or 'of an unknown release'}: kernels of {self.engine} {engine.release}",
+            f"lengths of {LENGTH_SHARE:.0%} to 100% of the nominal ones, {PER_CONCURRENT} requests for each at a time",
+        )
+
     def spec(self) -> ServingSpec:
         """Return the serving file of the row.
 
@@ -102,7 +112,7 @@ class ServingRow:
             raise InputError(
                 f"{self.where}: disaggregated: not predicted from a row"
             )
-        if self.engine not in ("vllm", "sglang", "trtllm"):
+        if self.engine not in ENGINES:
             raise InputError(f"{self.where}: engine {self.engine!r} is unknown")
         chip = self.hardware.split()[0] if self.hardware else ""
         if chip not in SYSTEMS:

@@ -18,6 +18,7 @@ from clusim.validation.measured import (
     Report,
     Tell,
     Unpredicted,
+    UnpredictedRowJson,
     errors,
     name_row,
     predict_rows,
@@ -101,14 +102,6 @@ class ServingScore(TypedDict):
     ttft_median_abs_pct: float | None
 
 
-class UnservedRowJson(TypedDict):
-    """A row without a prediction, and why."""
-
-    id: str
-    where: str
-    reason: str
-
-
 class ServingReportJson(TypedDict):
     """Errors of predicted serving runs.
 
@@ -122,7 +115,7 @@ class ServingReportJson(TypedDict):
 
     scores: list[ServingScore]
     points: list[ServingPoint]
-    unpredicted: list[UnservedRowJson]
+    unpredicted: list[UnpredictedRowJson]
     skipped: int
 
 
@@ -157,10 +150,7 @@ class ServingReport(Report[ServingPoint]):
         return {
             "scores": [*self.scores()],
             "points": [point.to_json() for point in self.points],
-            "unpredicted": [
-                {"id": item.row.id, "where": item.row.where, "reason": item.reason}
-                for item in self.unpredicted
-            ],
+            "unpredicted": self.unpredicted_json(),
             "skipped": self.skipped,
         }
 
@@ -200,7 +190,8 @@ def predict_row(row: ServingRow) -> ServingPoint | Unpredicted:
         result = load_model(row.spec()).run()
     except ClusimError as error:
         return Unpredicted(row, str(error))
-    return ServingPoint(row, result.tpot.mean * 1e3, result.ttft.mean * 1e3)
+    notes = (*row.assumptions(), *result.notes)
+    return ServingPoint(row, result.tpot.mean * 1e3, result.ttft.mean * 1e3, notes)
 
 
 def validate_serving(

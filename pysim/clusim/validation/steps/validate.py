@@ -26,6 +26,7 @@ from clusim.validation.measured import (
     Report,
     Tell,
     Unpredicted,
+    UnpredictedRowJson,
     made_at,
     name_row,
     plain,
@@ -56,14 +57,6 @@ class StepGroup(JsonObject):
     by: str
     name: str
     score: StepScore
-
-
-class UnpredictedRowJson(TypedDict):
-    """A row without a prediction, and why."""
-
-    id: str
-    where: str
-    reason: str
 
 
 class StepReportJson(TypedDict):
@@ -116,10 +109,7 @@ class StepReport(Report[StepPoint]):
                 for word, name, group_points in step_groups(self.held_out)
             ],
             "points": [point.to_json() for point in self.points],
-            "unpredicted": [
-                {"id": item.row.id, "where": item.row.where, "reason": item.reason}
-                for item in self.unpredicted
-            ],
+            "unpredicted": self.unpredicted_json(),
             "skipped": self.skipped,
             "granularity": self.granularity,
         }
