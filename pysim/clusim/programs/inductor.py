@@ -43,7 +43,8 @@ def install(topology: str, analysis: ModuleType | None = None) -> Callable[[], N
     def estimate(node: Any, *more: Any, **options: Any) -> float:
         operation = find_operation(analysis.get_collective_type(node).name)
         ranks = analysis.get_collective_group_size(node)
-        if operation is None or ranks < 2:
+        # Inductor has no kinds with a root.
+        if operation is None or operation.rooted or ranks < 2:
             result: float = original(node, *more, **options)
             return result
         size_bytes = int(analysis.get_collective_input_size_bytes(node))
