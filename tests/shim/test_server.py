@@ -71,3 +71,23 @@ def test_processor_time_of_all_threads_counts() -> None:
 
 def test_a_process_that_has_ended_runs_no_thread() -> None:
     assert threads_of([2**22 + 1]) == (False, 0)
+
+
+def test_a_request_that_arrives_is_read_before_the_clock_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other thread sleeps as it waits for the reply to a request that is not yet read."""
+    monkeypatch.setattr(server, "threads_of", lambda processes: (False, 7))
+    played: list[str] = []
+
+    def play() -> bool:
+        played.append("once")
+        return False
+
+    of_two = server_of_two()
+    monkeypatch.setattr(of_two, "_wake", lambda: None)
+    monkeypatch.setattr(of_two, "_play", play)
+    of_two._continue(lambda: True)
+    assert not played
+    of_two._continue(lambda: False)
+    assert played == ["once"]

@@ -387,7 +387,7 @@ class Server:
                         selector.unregister(key.fileobj)
                         self.links.remove(key.data)
                         key.data.socket.close()
-                self._continue()
+                self._continue(lambda: bool(selector.select(0)))
 
     def _read(self, link: ProgramThread) -> bool:
         """Answer the requests of a thread; return False if it has ended."""
@@ -418,10 +418,13 @@ class Server:
             self.ticks = ticks
         return runs and ticks - self.ticks < MOST_TICKS
 
-    def _continue(self) -> None:
-        """Send the replies that are ready, and let the clock continue for threads whose operations can end."""
+    def _continue(self, pending: Callable[[], bool]) -> None:
+        """Send the replies that are ready, and let the clock continue for threads whose operations can end.
+
+        A thread that has just sent a request waits for its reply, and does not run: its request is `pending`.
+        """
         self._wake()
-        while not self._holds() and self._play():
+        while not self._holds() and not pending() and self._play():
             self._wake()
             self.ticks = None
 
