@@ -48,6 +48,13 @@ def test_a_transfer_takes_its_bytes_over_all_nics() -> None:
     assert network().alone_ps(MOVED) == pytest.approx(8192 * 327_680 / (8 * 50e9) * 1e12, rel=0.02)
 
 
+def test_the_time_of_a_transfer_is_linear_in_its_tokens() -> None:
+    times = network()
+    between = replace(MOVED, tokens=6000)
+    assert times.alone_ps(between) == pytest.approx(times._simulated_ps(between, 6000), rel=1e-3)
+    assert times.simulated == 3
+
+
 @pytest.mark.parametrize(("have", "want"), [(8, 8), (8, 4), (4, 8), (8, 2), (2, 8), (1, 8), (8, 1)])
 def test_unequal_tensor_parallelism_keeps_the_bytes(have: int, want: int) -> None:
     flows = network(have, want).flows(MOVED)

@@ -124,3 +124,47 @@ def test_copies_of_attention_are_ranks_of_the_tensor_group(tmp_path: Path) -> No
     )
     shapes = [(row.tensor, row.attention_data) for row in read_serving_rows([path])]
     assert shapes == [(1, 8), (2, 8)]
+
+
+HEAD = "hardware,gpus,engine,model,precision,tp,ep,dp,input_len,output_len,concurrency_or_batch,ttft_ms,tpot_ms,note\n"
+
+
+def test_the_note_of_a_disaggregated_row_names_its_pools(tmp_path: Path) -> None:
+    """One prefill worker of 8 ranks and four of 16: 72 GPUs, 9 nodes of 8."""
+    path = tmp_path / "runs.csv"
+    note = "disaggregated; prefill 1 workers tp1 pp1 dp8 ep8 batch 1; decode 4 workers tp16 pp1 dp1 ep0 batch 9; x"
+    row = "H200,72,trtllm,DeepSeek-R1,fp8,16,8,1,64,8,4,30,10,"
+    path.write_text(f"{HEAD}{row}{note}\n{row}disaggregated\n", encoding="utf-8")
+    good, bad = read_serving_rows([path])
+    spec = good.spec()
+    assert spec.nodes == 9
+    assert spec.pools is not None
+    assert spec.pools.prefill.replicas == 1
+    assert spec.pools.prefill.parallel.attention_data == spec.pools.prefill.parallel.expert == 8
+    assert (spec.pools.decode.replicas, spec.pools.decode.parallel.tensor) == (4, 16)
+    assert spec.pools.decode.parallel.expert == 1
+    with pytest.raises(ClusimError, match="does not name the workers of prefill and decode"):
+        bad.spec()
+
+
+def test_a_disaggregated_row_is_predicted(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    note = "disaggregated; prefill 2 workers tp1 pp1 dp1 ep0 batch 1; decode 1 workers tp2 pp1 dp1 ep0 batch 1"
+    path.write_text(
+        f"{HEAD}H100,4,vllm,Llama-3.1-8B,fp8,2,0,1,64,4,1,30,10,{note}\n", encoding="utf-8"
+    )
+    (point,) = validate_serving([*read_serving_rows([path])], jobs=1).points
+    alone = point.row.spec()
+    assert any("transfers last" in note for note in point.notes)
+    assert 1 < point.predicted_tpot_ms < 10
+    assert alone.nodes is None
+
+
+def test_experts_on_all_ranks_are_not_counted_twice(tmp_path: Path) -> None:
+    """Tables with tp 64 and ep 8 of one server of 8 GPUs multiply the two."""
+    path = tmp_path / "runs.csv"
+    row = "B200,{0},sglang,DeepSeek-R1,fp4,{0},{1},1,64,8,1,30,10,moe_tp {2}\n"
+    rows = [row.format(64, 8, 8), row.format(16, 4, 4), row.format(4, 2, 2), row.format(8, 8, 1)]
+    path.write_text(HEAD + "".join(rows), encoding="utf-8")
+    read = [(item.tensor, item.expert) for item in read_serving_rows([path])]
+    assert read == [(8, 8), (4, 4), (4, 2), (8, 8)]

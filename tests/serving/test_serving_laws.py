@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 
 import clusim
+from clusim.base.errors import ClusimError
+from clusim.hardware.engines import ENGINES
+from clusim.hardware.kernels.decoding import Grouped
+from clusim.hardware.kernels.products import Silicon
 from clusim.serving.api import ServedModel, load_model
 from clusim.serving.forward import StepShape
 from clusim.serving.layout import ReplicaLayout
@@ -290,6 +294,33 @@ def test_tokens_are_sent_once_to_a_group_of_ranks_with_their_experts() -> None:
     missed = comb(224, 8) / comb(256, 8)
     copies = 16 * 8 * (1 - missed) * 7168
     assert sizes == [round(copies), 2 * round(copies)]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_grouped_experts_start_earlier_on_newer_chips(engine: str) -> None:
+    """Kernels of Blackwell were measured: their figures are not those of Hopper, carried over."""
+    form, work = ENGINES[engine].expert_form, Grouped(8, 8, 3 * 7168 * 256, 1.0, 2 * 7168)
+    old, new = (
+        form((chip, name), "fp8-block")
+        for chip, name in (("h100-sxm5", "hopper"), ("b200-sxm", "blackwell"))
+    )
+    assert new.start_us < old.start_us
+    chips = Silicon(132, 1979e12, 3.35e12), Silicon(148, 4500e12, 8e12)
+    # 8 experts of 5.5 MB: 13 us of memory on H100, 5.5 us on B200.
+    assert old.time_s(chips[0], work) > old.start_us * 1e-6 + 44e6 / 3.35e12
+    assert new.time_s(chips[1], work) < old.time_s(chips[0], work)
+
+
+def test_experts_of_types_that_were_not_measured_are_refused() -> None:
+    engine = ENGINES["vllm"]
+    with pytest.raises(ClusimError, match="grouped experts of vllm on h100-sxm5 are not measured"):
+        engine.expert_form(("h100-sxm5", "hopper"), "nvfp4")
+    notes = engine.assumptions(
+        ("mi300x", "cdna3"), ("fp8-block", "bf16"), latent=False, experts=True
+    )
+    assert notes[1].endswith(
+        "grouped experts of vllm on mi300x with weights of fp8-block as hopper fp8-block"
+    )
 
 
 def test_figures_of_other_chips_are_noted() -> None:

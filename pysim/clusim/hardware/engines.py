@@ -22,7 +22,10 @@ from clusim.hardware.figures import Figure, Preset, Sourced, build, value_of
 from clusim.hardware.kernels.decoding import DecodeForm, ExpertForm
 
 MEASURED = "hopper"
-"""Architecture whose grouped experts, and all decode attention, were measured."""
+"""Architecture of which all forms were measured; of chips that have no similar one."""
+
+SIMILAR = {"fp8": ("fp8-block",), "fp8-block": ("fp8",)}
+"""Types of weights, and those with similar kernels."""
 
 LIKE = {
     "turing": "ampere",
@@ -46,7 +49,7 @@ class ServingEngine(Sourced):
     attention, latent : Preset
         `DecodeForm` by architecture or chip, and type of the cache: ``hopper fp8``.
     experts : Preset
-        `ExpertForm` by type of the weights.
+        `ExpertForm` by architecture or chip, and type of the weights.
     reductions : mapping
         Algorithms of all-reduces by ranks, each with the size that it is used below; NCCL for others.
     reduction : Figure
@@ -71,43 +74,63 @@ class ServingEngine(Sourced):
         self, place: tuple[str, str], cache: str, *, latent: bool
     ) -> DecodeForm:
         """Return the form of decode attention on a chip (name and architecture), for a type of the cache."""
-        key = self._decode_key(place, cache, latent=latent)
-        return DecodeForm(
-            **_values((self.latent if latent else self.attention)[key])
-        )
-
-    def _decode_key(
-        self, place: tuple[str, str], cache: str, *, latent: bool
-    ) -> str:
-        """Return the key of a form: of the chip or its architecture, else of a similar one; then for 16 bits."""
         forms = self.latent if latent else self.attention
-        places = (*place, LIKE.get(place[1], MEASURED), MEASURED)
-        keys = [f"{name} {kind}" for kind in (cache, "bf16") for name in places]
-        return next(key for key in keys if key in forms)
+        return DecodeForm(**_values(forms[_key(forms, place, (cache, "bf16"))]))
+
+    def expert_form(self, place: tuple[str, str], kind: str) -> ExpertForm:
+        """Return the form of grouped experts on a chip (name and architecture), for a type of the weights."""
+        return ExpertForm(**_values(self.experts[self._expert_key(place, kind)]))
+
+    def _expert_key(self, place: tuple[str, str], kind: str) -> str:
+        key = _key(self.experts, place, (kind, *SIMILAR.get(kind, ())))
+        if not key:
+            have = ", ".join(sorted({name.split()[1] for name in self.experts}))
+            raise InputError(
+                f"precision {kind}: grouped experts of {self.name} on {place[0] or place[1]} are not measured;"
+                f" measured types are {have}"
+            )
+        return key
 
     def assumptions(
-        self, place: tuple[str, str], cache: str, *, latent: bool, experts: bool
+        self,
+        place: tuple[str, str],
+        formats: tuple[str, str],
+        *,
+        latent: bool,
+        experts: bool,
     ) -> list[str]:
-        """Return notes on forms that were measured on other chips, or for another type of the cache."""
-        key, notes = self._decode_key(place, cache, latent=latent), []
-        chip = place[0] or place[1]
-        if key not in [f"{name} {cache}" for name in place]:
-            notes.append(
-                f"assumed: decode attention of {self.name} on {chip} with a cache of {cache} as {key}"
+        """Return notes on forms of other chips or types, for the formats of weights and cache."""
+        weights, cache = formats
+        forms = self.latent if latent else self.attention
+        rows = [
+            (
+                f"decode attention of {self.name} on {{}} with a cache of {cache}",
+                cache,
+                forms,
+                _key(forms, place, (cache, "bf16")),
             )
-        if experts and place[1] != MEASURED:
-            notes.append(f"assumed: grouped experts on {chip} as on {MEASURED}")
+        ]
+        if experts:
+            rows.append(
+                (
+                    f"grouped experts of {self.name} on {{}} with weights of {weights}",
+                    weights,
+                    self.experts,
+                    self._expert_key(place, weights),
+                )
+            )
+        notes = []
+        for text, kind, figures, key in rows:
+            figure = figures[key]
+            if key not in [f"{name} {kind}" for name in place]:
+                notes.append(
+                    f"assumed: {text.format(place[0] or place[1])} as {key}"
+                )
+            elif figure.mark == "assumed":
+                notes.append(
+                    f"assumed: {text.format(place[0] or place[1])} {figure.source}"
+                )
         return notes
-
-    def expert_form(self, kind: str) -> ExpertForm:
-        """Return the form of grouped experts, for a type of the weights."""
-        figure = self.experts.get(kind)
-        if figure is None:
-            names = ", ".join(self.experts)
-            raise InputError(
-                f"precision {kind}: grouped experts of {self.name} have {names}"
-            )
-        return ExpertForm(**_values(figure))
 
     def reduce_algorithm(self, ranks: int, size_bytes: int) -> str:
         """Return the all-reduce of ranks of a node; empty is NCCL's choice."""
@@ -119,6 +142,13 @@ class ServingEngine(Sourced):
     def host_ps(self, name: str) -> int:
         """Return ``step``, ``sequence``, ``request`` or ``reduction`` [ps]."""
         return parse_time(str(value_of(getattr(self, name))))
+
+
+def _key(forms: Preset, place: tuple[str, str], kinds: tuple[str, ...]) -> str:
+    """Return the first key of a form by type: of the chip or its architecture, else of a similar one; may be empty."""
+    places = (*place, LIKE.get(place[1], MEASURED), MEASURED)
+    keys = (f"{name} {kind}" for kind in kinds for name in places)
+    return next((key for key in keys if key in forms), "")
 
 
 def _values(figure: Figure) -> dict[str, Any]:

@@ -252,7 +252,7 @@ class ServedModel:
         """Return notes on figures of other chips that stand for this one's."""
         return self.engine.assumptions(
             (self.endpoint.chip, self.endpoint.architecture),
-            self.spec.precision.cache,
+            (self.spec.precision.weights, self.spec.precision.cache),
             latent=self.model.latent is not None,
             experts=bool(self.model.experts),
         )

@@ -122,6 +122,10 @@ class ForwardPass:
         """Peak rates of the chip at 16 bits."""
         return self._silicon("bf16")
 
+    @property
+    def _place(self) -> tuple[str, str]:
+        return self.endpoint.chip, self.endpoint.architecture
+
     def _silicon(self, peak: str) -> Silicon:
         peaks = self.endpoint.peak_flops
         flops = float(peaks.get(peak, peaks.get("f16", 0.0)))
@@ -200,9 +204,8 @@ class ForwardPass:
             self.layout.model.latent,
         )
         size = CACHE_BYTES[layout.cache]
-        place = self.endpoint.chip, self.endpoint.architecture
         form = self.engine.decode_form(
-            place, layout.cache, latent=latent is not None
+            self._place, layout.cache, latent=latent is not None
         )
         if latent is None:
             read_bytes = 2 * size * layout.kv_heads * model.head_size * shape.cached
@@ -260,7 +263,7 @@ class ForwardPass:
             moved_elements=2 * model.hidden + layout.matrices * inner,
         )
         peak = "bf16" if WEIGHT_BYTES[layout.weights] > 1.5 else "f8"
-        form = self.engine.expert_form(layout.weights)
+        form = self.engine.expert_form(self._place, layout.weights)
         yield "experts", form.time_s(self._silicon(peak), work)
         if model.shared_experts and shape.tokens:
             size = model.shared_experts * model.expert_size // layout.tensor

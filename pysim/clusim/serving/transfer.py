@@ -120,8 +120,19 @@ class TransferTimes:
         return range(first, max(first + 1, (rank + 1) * have // want))
 
     def alone_ps(self, transfer: CacheTransfer) -> int:
-        """Return the time of a transfer without other transfers, beside other traffic [ps]."""
-        key = replace(transfer, start_ps=0)
+        """Return the time of a transfer without other transfers, beside other traffic [ps].
+
+        Without other traffic the time is linear in the tokens: it is simulated at powers of two only.
+        """
+        low = 1 << transfer.tokens.bit_length() - 1
+        share = transfer.tokens / low - 1
+        if self.beside is not None or not share:
+            return self._simulated_ps(transfer, transfer.tokens)
+        ends = (self._simulated_ps(transfer, size) for size in (low, 2 * low))
+        return round((1 - share) * next(ends) + share * next(ends))
+
+    def _simulated_ps(self, transfer: CacheTransfer, tokens: int) -> int:
+        key = replace(transfer, start_ps=0, tokens=tokens)
         if key not in self._alone:
             self._alone[key] = self._simulate([key])[0]
         return self._alone[key]

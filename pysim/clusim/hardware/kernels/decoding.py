@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from clusim.hardware.kernels.products import Silicon
 
-TILE = 64
-"""Tokens of an expert's tile; **assumed**: forms with 16, 64 and 128 fit equally."""
+TILE = 8
+"""Tokens of an expert's tile; **assumed**: forms with 64 fit equally or worse, on all chips and engines."""
 
 
 class Decoding(NamedTuple):

@@ -1,6 +1,7 @@
 """Measured serving runs: rows of a CSV table.
 
-A row is one load of one server: model, chip, engine, parallelism, lengths, concurrency, and its times.
+A row is one load of one server: model, chip, engine, parallelism, lengths, concurrency, and its times. The note of a
+disaggregated row names its pools: ``prefill 1 workers tp1 pp1 dp8 ep8 batch 1; decode 4 workers tp8 pp1 dp1 ep8``.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import Any
 
 from clusim.base.errors import InputError
 from clusim.base.limits import read_text
@@ -26,18 +29,29 @@ NEEDED = (
 MAX_FILE_BYTES = 64 << 20
 
 SYSTEMS = {
-    "A100": "dgx-a100",
-    "H100": "dgx-h100",
-    "H200": "dgx-h200",
-    "B200": "hgx-b200",
-    "B300": "hgx-b300",
-    "GB200": "gb200-nvl72",
-    "GB300": "gb300-nvl72",
-    "MI300X": "mi300x",
-    "MI355X": "mi355x",
-    "L40S": "l40s-x8",
+    "A100": ("dgx-a100", 8),
+    "H100": ("dgx-h100", 8),
+    "H200": ("dgx-h200", 8),
+    "B200": ("hgx-b200", 8),
+    "B300": ("hgx-b300", 8),
+    "GB200": ("gb200-nvl72", 72),
+    "GB300": ("gb300-nvl72", 72),
+    "MI300X": ("mi300x", 8),
+    "MI355X": ("mi355x", 8),
+    "L40S": ("l40s-x8", 8),
 }
-"""Systems of chips, by the first word of a row's hardware."""
+"""Systems of chips, by the first word of a row's hardware, and GPUs of a node."""
+
+POOL = re.compile(
+    r"(prefill|decode) (\d+) workers tp(\d+) pp(\d+) dp(\d+) ep(\d+)(?: batch (\d+))?"
+)
+"""Pool in the note of a disaggregated row: workers, and ranks of each."""
+
+MOST_TENSOR = 8
+"""Most ranks that share attention in a row of one server, whose count is not doubtful."""
+
+TWICE = re.compile(r"moe_tp (\d+)")
+"""Ranks that share an expert in a note."""
 
 MODELS = (
     (r"llama-?3[.0-9]*-?8b", "llama3-8b"),
@@ -108,37 +122,53 @@ class ServingRow:
         InputError
             An unknown word, or a run that is not supported.
         """
-        if "disaggregated" in self.note:
-            raise InputError(
-                f"{self.where}: disaggregated: not predicted from a row"
-            )
         if self.engine not in ENGINES:
             raise InputError(f"{self.where}: engine {self.engine!r} is unknown")
         chip = self.hardware.split()[0] if self.hardware else ""
         if chip not in SYSTEMS:
             raise InputError(f"{self.where}: hardware {self.hardware!r} is unknown")
         weights, cache = self._formats(chip)
-        group = max(self.tensor * self.attention_data, 1)
+        system, per_node = SYSTEMS[chip]
+        replicas, ranks = self._replicas()
+        if ranks > per_node:
+            replicas["nodes"] = -(-ranks // per_node)
         return ServingSpec.model_validate(
             {
-                "topology": SYSTEMS[chip],
+                "topology": system,
                 "model": _model(self.model, self.where),
                 "engine": {"name": self.engine},
                 "precision": {"weights": weights, "cache": cache},
-                "parallel": {
-                    "tensor": self.tensor,
-                    "pipeline": self.pipeline,
-                    "expert": min(self.expert, group),
-                    "attention_data": self.attention_data,
-                },
                 "requests": {
                     "input": _lengths(self.input),
                     "output": _lengths(self.output),
                     "concurrency": self.concurrency,
                 },
                 "batching": {"max_sequences": max(self.concurrency, 1)},
+                **replicas,
             }
         )
+
+    def _replicas(self) -> tuple[dict[str, Any], int]:
+        """Return the keys of replicas or pools, and the ranks of all."""
+        if "disaggregated" not in self.note:
+            parallel = _parallel(
+                self.tensor, self.pipeline, self.attention_data, self.expert
+            )
+            return {"parallel": parallel}, prod(
+                (self.tensor, self.pipeline, self.attention_data)
+            )
+        pools: dict[str, Any] = {}
+        ranks = 0
+        for name, *numbers in POOL.findall(self.note):
+            count, tensor, pipeline, data, expert = map(int, numbers[:5])
+            parallel = _parallel(tensor, pipeline, data, expert)
+            pools[name] = {"replicas": count, "parallel": parallel}
+            ranks += count * tensor * pipeline * data
+        if {*pools} != {"prefill", "decode"}:
+            raise InputError(
+                f"{self.where}: disaggregated: the note does not name the workers of prefill and decode"
+            )
+        return {"pools": pools}, ranks
 
     def _formats(self, chip: str) -> tuple[str, str]:
         """Return the precision of weights and of the cache; B200's runs have an 8-bit cache."""
@@ -160,6 +190,16 @@ def _model(name: str, where: str) -> str:
         if re.search(pattern, name.lower()):
             return model
     raise InputError(f"{where}: model {name!r} is unknown")
+
+
+def _parallel(tensor: int, pipeline: int, data: int, expert: int) -> dict[str, int]:
+    """Return the ranks of a replica; experts of models without any are 0 or 1."""
+    return {
+        "tensor": tensor,
+        "pipeline": pipeline,
+        "expert": min(max(1, expert), tensor * data),
+        "attention_data": data,
+    }
 
 
 def _lengths(nominal: int) -> dict[str, list[int]]:
@@ -206,6 +246,10 @@ def _row(cells: dict[str, str], where: str) -> ServingRow:
     tensor, data, gpus = count("tp"), count("dp"), number("gpus", 0)
     if data > 1 and tensor % data == 0 and tensor * data * count("pp") > gpus > 0:
         tensor //= data
+    # Rows with experts on all ranks count these twice: tp 64 and ep 8 of 8 GPUs.
+    cut = TWICE.search(cells.get("note", ""))
+    if cut and tensor > MOST_TENSOR and tensor == int(cut[1]) * count("ep"):
+        tensor = int(cut[1])
     return ServingRow(
         where=where,
         id=cells.get("id", ""),
