@@ -27,6 +27,7 @@ from clusim.serving.pools import (
     PoolRun,
     TransferCosts,
     latencies_ps,
+    transfer_parts,
     transfer_times,
 )
 from clusim.serving.replica import FlightBatch, Replica, ServingHost
@@ -36,6 +37,7 @@ from clusim.serving.scheduler import Rule, SequenceScheduler
 from clusim.serving.spec import ReplicaSpec, ServingSpec, load_serving
 from clusim.serving.times import ServedStepTimes
 from clusim.serving.transfer import TransferTimes
+from clusim.serving.verdict import StepLedger, add_times
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
@@ -246,7 +248,8 @@ class ServedModel:
             f"transfers last {moved:.2f} ms in the mean, from {network.simulated} simulations of the network",
             f"{rounds} runs; no latency moved by more than {residual:.1%} in the last",
         ]
-        return self._result(run, [*replicas, *decoders], notes)
+        result = self._result(run, [*replicas, *decoders], notes)
+        return replace(result, transfers=lambda: transfer_parts(run))
 
     def _assumptions(self) -> list[str]:
         """Return notes on figures of other chips that stand for this one's."""
@@ -271,8 +274,7 @@ class ServedModel:
         ]
         spent: dict[str, float] = {}
         for replica in replicas:
-            for name, seconds in replica.spent_s.items():
-                spent[name] = spent.get(name, 0.0) + seconds
+            add_times(spent, replica.spent_s)
         rule = schedulers[0].rule
         notes = [*self._assumptions(), *notes]
         distinct = {replicas[0].times.different, last.times.different}
@@ -292,6 +294,9 @@ class ServedModel:
                 sum(item.preemptions for item in schedulers),
             ),
             spent_s=spent,
+            ledger=sum((item.ledger for item in replicas), StepLedger()),
+            balance=last.times.forward.balance,
+            request_ps=last.host.request_ps,
             limits=self.spec.limits,
             notes=notes,
         )

@@ -143,6 +143,12 @@ class ForwardPass:
     def _at_least(self, seconds: float) -> float:
         return max(self.chip.floor_ps * 1e-12, seconds)
 
+    @property
+    def balance(self) -> float:
+        """Tokens at which the arithmetic of a step's products takes as long as reading the weights."""
+        read_s = self.layout.weight_bytes() / self.endpoint.mem_Bps
+        return read_s * self.chip.peak_flops / self.layout.token_flops()
+
     def kernels(self, shape: StepShape) -> Iterator[StepKernel]:
         """Yield the kernels of a step of a stage, by kind."""
         layout, model = self.layout, self.layout.model

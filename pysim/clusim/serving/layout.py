@@ -155,6 +155,15 @@ class ReplicaLayout:
             total + tables * model.vocab * model.hidden // self.tensor * PLAIN_BYTES
         )
 
+    def token_flops(self) -> float:
+        """Return the arithmetic of a token with the matrices of a rank [FLOP]."""
+        elements = self.weight_bytes() / WEIGHT_BYTES[self.weights]
+        if self.moe_layers:
+            local = self.model.experts // self.expert * self.expert_elements()
+            idle = 1 - self.model.top_k / self.model.experts
+            elements -= self.moe_layers * local * idle
+        return 2 * elements
+
     def token_bytes(self) -> int:
         """Return the cache of a token on a rank of the largest stage [bytes]."""
         size, model = CACHE_BYTES[self.cache], self.model

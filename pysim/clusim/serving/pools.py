@@ -9,7 +9,8 @@ requests move by at most `RESIDUAL`, at most `MOST_ROUNDS` times.
 from __future__ import annotations
 
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from clusim.serving.replica import Replica
 from clusim.serving.scheduler import Sequence
 from clusim.serving.spec import TransferSpec
 from clusim.serving.transfer import CacheTransfer, TransferTimes
+from clusim.serving.verdict import OTHERS, SharedWire, add_times
 
 MOST_ROUNDS = 5
 """Runs with new times of transfers."""
@@ -54,6 +56,23 @@ class TransferCosts:
         return cls(setup_ps, spec.piece or 0, layers if spec.when == "layers" else 1)
 
 
+class CacheMove(NamedTuple):
+    """Move of a request's cache to its decode replica.
+
+    Attributes
+    ----------
+    number : int
+        The request.
+    setup_ps, exposed_ps : int
+        Time before its data move; time from the end of the prompt to the first token [ps].
+    """
+
+    transfer: CacheTransfer
+    number: int
+    setup_ps: int
+    exposed_ps: int
+
+
 @dataclass
 class PoolRun(ServingRun):
     """A run with `replicas` for prompts and others for decoding.
@@ -68,15 +87,15 @@ class PoolRun(ServingRun):
         Other costs of transfers.
     known_ps : dict
         Times of transfers with others, of an earlier run, by the request's number.
-    transfers : list
-        Transfers and their requests' numbers.
+    moves : list of CacheMove
+        Transfers of requests.
     """
 
     decoders: list[Replica] = field(default_factory=list)
     network: TransferTimes = field(kw_only=True)
     costs: TransferCosts = field(kw_only=True)
     known_ps: dict[int, int] = field(default_factory=dict)
-    transfers: list[tuple[CacheTransfer, int]] = field(default_factory=list)
+    moves: list[CacheMove] = field(default_factory=list)
     _prompts: dict[int, Replica] = field(default_factory=dict)
 
     def admit(self, sequence: Sequence) -> None:
@@ -94,6 +113,7 @@ class PoolRun(ServingRun):
         target = min(self.decoders, key=lambda item: item.sequences)
         end_ps = self._moved_ps(request, source, target)
         request.computed, request.generated = request.prompt, 1
+        request.prompt_ps = sequence.prompt_ps
         request.token_ps.append(end_ps)
         if request.is_done:
             self.at(end_ps, lambda: ServingRun.finish(self, request))
@@ -113,12 +133,15 @@ class PoolRun(ServingRun):
             target.place_of(request.number),
             request.prompt,
         )
-        self.transfers.append((transfer, request.number))
         time_ps = self.known_ps.get(request.number) or self.network.alone_ps(
             transfer
         )
         last_ps = now_ps + setup_ps + time_ps // costs.layers
-        return max(transfer.start_ps + time_ps, last_ps)
+        end_ps = max(transfer.start_ps + time_ps, last_ps)
+        self.moves.append(
+            CacheMove(transfer, request.number, setup_ps, end_ps - now_ps)
+        )
+        return end_ps
 
 
 def latencies_ps(
@@ -137,6 +160,38 @@ def latencies_ps(
 
 def transfer_times(run: PoolRun) -> dict[int, int]:
     """Return the times of a run's transfers beside overlapping ones, by the request's number [ps]."""
-    order = sorted(run.transfers, key=lambda item: (item[0].start_ps, item[1]))
-    times = run.network.times_ps([transfer for transfer, _ in order])
-    return {number: time for (_, number), time in zip(order, times, strict=True)}
+    moves = ordered_moves(run)
+    times = run.network.times_ps([move.transfer for move in moves])
+    return {move.number: time for move, time in zip(moves, times, strict=True)}
+
+
+def ordered_moves(run: PoolRun) -> list[CacheMove]:
+    """Return the transfers of a run in the order of their starts."""
+    return sorted(run.moves, key=lambda move: (move.transfer.start_ps, move.number))
+
+
+def transfer_parts(run: PoolRun) -> tuple[dict[str, float], list[SharedWire]]:
+    """Return the parts of the exposed time of all transfers [s], and the wires with other traffic.
+
+    The same transfers are simulated without other traffic, and in isolation.
+    """
+    moves = ordered_moves(run)
+    transfers = [move.transfer for move in moves]
+    quiet = replace(run.network, beside=None, _alone={}, _islands={})
+    alone = [quiet.alone_ps(transfer) for transfer in transfers]
+    busy = [run.known_ps[move.number] for move in moves]
+    with_caches = quiet.times_ps(transfers) if run.network.beside else busy
+    result: dict[str, float] = {}
+    for move, *times in zip(moves, alone, with_caches, busy, strict=True):
+        setup_ps = min(move.setup_ps, move.exposed_ps)
+        moved_ps = move.exposed_ps - setup_ps
+        one, several, all_ = (time / max(1, times[2]) for time in times)
+        parts = {
+            "preparation of the transfer": setup_ps,
+            "transfer of the cache": moved_ps * one,
+            "other transfers": moved_ps * (several - one),
+            OTHERS: moved_ps * (all_ - several),
+        }
+        add_times(result, parts, 1e-12)
+    wires = run.network.shared_wires(quiet, transfers) if run.network.beside else []
+    return result, wires

@@ -19,6 +19,7 @@ from clusim.serving.times import (
     pad_tokens,
     round_tokens,
 )
+from clusim.serving.verdict import PROMPTS, StepLedger, add_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ class Replica:
     ----------
     spent_s : dict
         Time of all steps by part [s].
+    ledger : StepLedger
+        Time of sequences in steps.
     """
 
     times: ServedStepTimes
@@ -92,6 +95,7 @@ class Replica:
     batches: list[FlightBatch]
     steps: list[StepRecord] = field(default_factory=list)
     spent_s: dict[str, float] = field(default_factory=dict)
+    ledger: StepLedger = field(default_factory=StepLedger)
     _stages_ps: list[int] = field(default_factory=list)
 
     def add(self, sequence: Sequence) -> FlightBatch:
@@ -190,13 +194,18 @@ class Replica:
         host_ps: int,
     ) -> None:
         stages = self.times.forward.layout.pipeline
-        for name, seconds in parts.items():
-            spent_s = batch.steps * stages * seconds
-            self.spent_s[name] = self.spent_s.get(name, 0.0) + spent_s
-        host_s = batch.steps * host_ps * 1e-12
-        self.spent_s["host"] = self.spent_s.get("host", 0.0) + host_s
+        host = {"host": host_ps * 1e-12}
+        add_times(self.spent_s, parts, batch.steps * stages)
+        add_times(self.spent_s, host, batch.steps)
+        self._note_waits(batch)
         every = [portion for portions in batch.portions for portion in portions]
         decoding = [portion.sequence for portion in every if portion.decodes]
+        if decoding:
+            decode = parts if len(decoding) == len(every) else self._decoding(batch)
+            more_s = stages * (parts.time_ps - decode.time_ps) * 1e-12
+            passed = {name: stages * seconds for name, seconds in decode.items()}
+            parts_s = {**passed, **host, PROMPTS: more_s}
+            self.ledger.add_decoding(batch.steps, len(decoding), parts_s)
         self.steps.append(
             StepRecord(
                 *interval,
@@ -207,6 +216,27 @@ class Replica:
                 sum(item.used_blocks for item in batch.schedulers),
             )
         )
+
+    def _decoding(self, batch: FlightBatch) -> ServedStepTime:
+        """Return the time of a step of a batch without its prompts."""
+        rows = [
+            [portion for portion in portions if portion.decodes]
+            for portions in batch.portions
+        ]
+        return max(
+            map(self.times.find, shapes_of(rows)), key=lambda one: one.time_ps
+        )
+
+    def _note_waits(self, batch: FlightBatch) -> None:
+        """Add a step to the times of waiting sequences and of prompts without a token."""
+        step_ps = batch.steps * batch.step_ps
+        for item in batch.schedulers:
+            count = sum(not sequence.generated for sequence in item.waiting)
+            add_times(self.ledger.waits_s, {item.stopped: count * step_ps * 1e-12})
+        for portions in batch.portions:
+            for sequence, _ in portions:
+                if not sequence.generated:
+                    sequence.prompt_ps += step_ps
 
 
 def shapes_of(rows: list[list[Portion]]) -> list[StepShape]:

@@ -11,6 +11,14 @@ from clusim.base.units import format_size
 from clusim.serving.forward import StepShape
 from clusim.serving.result import Latency, Serving
 from clusim.serving.times import ServedStepTimes, pad_tokens
+from clusim.serving.verdict import (
+    ARITHMETIC,
+    WEIGHTS,
+    add_times,
+    latency_parts,
+    share_words,
+    step_limit,
+)
 
 
 def serving_report(result: Serving) -> str:
@@ -63,7 +71,7 @@ def serving_report(result: Serving) -> str:
     ]
     lines += [
         "",
-        f"verdict: {result.verdict}",
+        *(f"verdict: {line}" for line in result.verdict.lines()),
         *(f"note: {note}" for note in result.notes),
     ]
     return "\n".join(lines)
@@ -186,6 +194,8 @@ class ServedKernel(JsonObject):
         Time of each [us].
     share : float
         Fraction of the step.
+    limit : str
+        Its limit, as in the verdict.
     """
 
     step: str
@@ -193,6 +203,7 @@ class ServedKernel(JsonObject):
     count: int
     time_us: Round3
     share: Round3
+    limit: str
 
 
 def layer_rows(
@@ -229,8 +240,16 @@ def layer_rows(
             name = f"{message.operation} of {format_size(message.size_bytes)}, {message.ranks} ranks"
             parts.append((name, message.number, times.message_s(message)))
         total = sum(count * time_s for _, count, time_s in parts)
+        products = WEIGHTS if times.forward.balance > shape.tokens else ARITHMETIC
         rows += [
-            ServedKernel(step, name, count, time_s * 1e6, count * time_s / total)
+            ServedKernel(
+                step,
+                name,
+                count,
+                time_s * 1e6,
+                count * time_s / total,
+                step_limit(name.partition(" of ")[0]) or products,
+            )
             for name, count, time_s in parts
         ]
     return rows
@@ -251,4 +270,12 @@ def layer_lines(rows: Sequence[ServedKernel]) -> list[str]:
                 f"{row.share:.1%}",
             )
         )
-    return text_table("{:<..}  {:<..}  {:>..}  {:>..}  {:>..}", cells)
+    lines = text_table("{:<..}  {:<..}  {:>..}  {:>..}  {:>..}", cells)
+    for step in dict.fromkeys(row.step for row in rows):
+        shares: dict[str, float] = {}
+        for row in rows:
+            if row.step == step:
+                add_times(shares, {row.limit: row.share})
+        words = share_words(latency_parts(1.0, 1.0, shares))
+        lines.append(f"verdict: a {step} step: {words}")
+    return lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,6 +13,19 @@ from clusim.serving.layout import ReplicaLayout
 from clusim.serving.replica import StepRecord
 from clusim.serving.scheduler import Sequence
 from clusim.serving.spec import LimitSpec
+from clusim.serving.verdict import (
+    BETWEEN,
+    STEP_END,
+    WAITS,
+    ServingVerdict,
+    SharedWire,
+    StepLedger,
+    latency_parts,
+    limits_of,
+)
+
+TransferParts = tuple[dict[str, float], list[SharedWire]]
+"""Parts of the time of transfers [s], and wires that they share with other traffic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +108,8 @@ class Serving(JsonObject):
         Cache of the decoding replicas.
     spent : dict
         Fraction of all steps by part.
-    verdict : str
-        Limit of the run.
+    verdict : ServingVerdict
+        Parts of the latencies, and their limits.
     notes : list of str
         Approximations.
     """
@@ -126,8 +139,12 @@ class Serving(JsonObject):
     different_steps: int
     cache: CacheUse
     spent_s: dict[str, float]
+    ledger: StepLedger
+    balance: float
+    request_ps: int
     limits: LimitSpec
     notes: list[str]
+    transfers: Callable[[], TransferParts] | None = None
 
     @property
     def count(self) -> int:
@@ -236,30 +253,32 @@ class Serving(JsonObject):
         rows = sorted(self.spent_s.items(), key=lambda item: -item[1])
         return {name: seconds / total for name, seconds in rows}
 
-    @property
-    def verdict(self) -> str:
-        """Limit of the run: waiting for the cache or for prompts, else the largest parts of steps."""
-        largest = [f"{name} {share:.0%}" for name, share in self.spent.items()][:3]
-        parts = f"of all steps: {', '.join(largest)}"
-        if self.cache.preemptions:
-            return (
-                f"the cache is full: {self.cache.preemptions} preemptions; {parts}"
-            )
-        waiting = self._waiting_share()
-        if waiting > 0.5:
-            return f"requests wait for {waiting:.0%} of their time to the first token; {parts}"
-        return parts
-
-    def _waiting_share(self) -> float:
-        """Return the fraction of the time to the first token before the first step of a request."""
-        starts = np.array([record.start_ps for record in self.records], np.int64)
-        ends = np.array([record.end_ps for record in self.records], np.int64)
-        total = sum(self.ttft_ps)
-        if not total or not starts.size:
-            return 0.0
-        busy = 0
-        for item in self.sequences:
-            at = int(np.searchsorted(ends, item.token_ps[0]))
-            if at < len(ends):
-                busy += int(ends[at] - starts[at])
-        return max(0.0, 1 - busy / total)
+    @cached_property
+    def verdict(self) -> ServingVerdict:
+        """Limits of the run."""
+        moved_s, wires = ({}, []) if self.transfers is None else self.transfers()
+        total_s = sum(self.ttft_ps) * 1e-12
+        first_s = {
+            "host": self.count * self.request_ps * 1e-12,
+            "steps of prompts": sum(item.prompt_ps for item in self.sequences)
+            * 1e-12,
+            **{WAITS[name]: time for name, time in self.ledger.waits_s.items()},
+            **moved_s,
+        }
+        first_s[STEP_END] = total_s - sum(first_s.values())
+        further_ps = sum(
+            item.token_ps[-1] - item.token_ps[0] for item in self.sequences
+        )
+        ledger = self.ledger
+        token_s = limits_of(
+            ledger.decoded_s.items(),
+            memory_bound=self.balance
+            > ledger.sequences / self.layout.attention_data,
+        )
+        token_s[BETWEEN] = further_ps * 1e-12 - sum(token_s.values())
+        return ServingVerdict(
+            latency_parts(self.ttft.mean, total_s, first_s),
+            latency_parts(self.tpot.mean, further_ps * 1e-12, token_s),
+            wires,
+            self.cache.preemptions,
+        )

@@ -38,6 +38,8 @@ class Sequence:
         Blocks that it holds.
     token_ps : list of int
         Times of its tokens.
+    prompt_ps : int
+        Time of the steps that compute its prompt, up to the first token.
     """
 
     number: int
@@ -49,6 +51,7 @@ class Sequence:
     blocks: int = 0
     preemptions: int = 0
     token_ps: list[int] = field(default_factory=list)
+    prompt_ps: int = 0
 
     @property
     def length(self) -> int:
@@ -95,6 +98,8 @@ class SequenceScheduler:
         Tokens of a step; sequences that run together.
     block, blocks : int
         Tokens of a block; blocks of the cache.
+    stopped : str
+        Why requests wait: for ``blocks``, ``sequences`` or ``tokens`` of a step.
     """
 
     rule: Rule
@@ -106,6 +111,7 @@ class SequenceScheduler:
     running: list[Sequence] = field(default_factory=list)
     preemptions: int = 0
     peak_blocks: int = 0
+    stopped: str = "tokens"
     _used: int = 0
 
     @property
@@ -136,6 +142,7 @@ class SequenceScheduler:
 
     def plan_step(self) -> list[Portion]:
         """Return the portions of the next step, and allocate their blocks."""
+        self.stopped = "tokens"
         if self.rule == "sglang":
             admitted = self._admit([], self.max_tokens)
             return admitted or self._continue_running(self.max_tokens)[0]
@@ -211,14 +218,19 @@ class SequenceScheduler:
         sequence.computed = 0
         sequence.preemptions += 1
         self.preemptions += 1
+        self.stopped = "blocks"
         self.waiting.appendleft(sequence)
 
     def _admit(self, portions: list[Portion], budget: int) -> list[Portion]:
         """Add waiting sequences to a step while tokens, sequences and blocks last."""
-        while self.waiting and budget and len(self.running) < self.max_sequences:
+        while self.waiting and budget:
             sequence = self.waiting[0]
             tokens = min(sequence.missing, budget)
+            if len(self.running) >= self.max_sequences:
+                self.stopped = "sequences"
+                break
             if not self._can_admit(sequence, tokens):
+                self.stopped = "blocks"
                 break
             self.waiting.popleft()
             self.running.append(sequence)

@@ -17,8 +17,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from clusim.results.result import Result
 from clusim.serving.layout import ReplicaLayout
 from clusim.serving.spec import BesideSpec
+from clusim.serving.verdict import SharedWire
 from clusim.simulation.api import result_of
 from clusim.simulation.flows import Flow
 from clusim.simulation.job import RunOptions
@@ -33,6 +35,12 @@ MOST_ISLANDS = 48
 
 MOST_FLOWS = 64
 """Most flows of other traffic from a rank beside an island."""
+
+MIXED_SHARE = 0.01
+"""Least share of a wire's bytes for it to carry caches, or other traffic."""
+
+MOST_WIRES = 3
+"""Wires with both that a verdict names."""
 
 PACKET_BYTES = 4096
 """Payload of the flows' packets, an MTU of RoCE [bytes]."""
@@ -187,6 +195,22 @@ class TransferTimes:
     def _simulate(self, transfers: Sequence[CacheTransfer]) -> list[int]:
         """Return the time of each transfer [ps], simulated with its start and other traffic."""
         self.simulated += 1
+        result, owners = self._run_flows(transfers)
+        messages = result.messages
+        assert messages is not None, "traffic has messages"
+        ends = np.zeros(len(transfers), np.int64)
+        is_cache = messages.flow < len(owners)
+        where = np.array(owners, np.int64)[messages.flow[is_cache]]
+        np.maximum.at(ends, where, messages.end_ps[is_cache])
+        return [
+            int(end) - item.start_ps
+            for end, item in zip(ends, transfers, strict=True)
+        ]
+
+    def _run_flows(
+        self, transfers: Sequence[CacheTransfer]
+    ) -> tuple[Result, list[int]]:
+        """Return the run of transfers and other traffic, and the transfer of each of the first flows."""
         flows: list[Flow] = []
         owners: list[int] = []
         for number, transfer in enumerate(transfers):
@@ -196,15 +220,41 @@ class TransferTimes:
         flows += self._other_flows(flows)
         traffic = Traffic.of_flows(flows, PACKET_BYTES)
         request = TrafficRequest(self.setup, traffic, "quick")
-        messages = result_of(request, RunOptions(bins=2, histories=False)).messages
-        assert messages is not None, "traffic has messages"
-        ends = np.zeros(len(transfers), np.int64)
-        is_cache = messages.flow < len(owners)
-        where = np.array(owners, np.int64)[messages.flow[is_cache]]
-        np.maximum.at(ends, where, messages.end_ps[is_cache])
+        return result_of(request, RunOptions(bins=2, histories=False)), owners
+
+    def shared_wires(
+        self, quiet: TransferTimes, transfers: Sequence[CacheTransfer]
+    ) -> list[SharedWire]:
+        """Return the busiest wires with caches and other traffic in the longest overlap of transfers.
+
+        `quiet` is the same network without other traffic.
+        """
+        times = [self.alone_ps(item) for item in transfers]
+        longest = max(self._overlapping(transfers, times), key=len)
+        first = transfers[longest[0]].start_ps
+        island = [
+            replace(transfers[at], start_ps=transfers[at].start_ps - first)
+            for at in longest
+        ]
+        (mixed, _), (alone, _) = self._run_flows(island), quiet._run_flows(island)
+        all_bytes, cache_bytes = (
+            np.maximum(run.wires.counters["bytes"].astype(float), 1.0)
+            for run in (mixed, alone)
+        )
+        caches = np.minimum(cache_bytes / all_bytes, 1.0)
+        busy = mixed.wires.counters["busy_ps"] / mixed.time_ps
+        both = (cache_bytes > MIXED_SHARE * cache_bytes.max()) & (
+            caches < 1 - MIXED_SHARE
+        )
+        order = [wire for wire in np.argsort(-busy, kind="stable") if both[wire]]
         return [
-            int(end) - item.start_ps
-            for end, item in zip(ends, transfers, strict=True)
+            SharedWire(
+                mixed.wires.names[wire],
+                float(busy[wire]),
+                float(caches[wire]),
+                float(1 - caches[wire]),
+            )
+            for wire in order[:MOST_WIRES]
         ]
 
     def _other_flows(self, flows: Sequence[Flow]) -> list[Flow]:
