@@ -8,6 +8,7 @@ import pytest
 
 from clusim.base.errors import ClusimError
 from clusim.serving.api import load_model, serve
+from clusim.serving.layout import place_replicas
 from clusim.serving.requests import draw_requests
 from clusim.serving.spec import ServingSpec, load_serving
 from clusim.validation.serving.rows import is_serving_table, read_serving_rows
@@ -131,6 +132,8 @@ HEAD = "hardware,gpus,engine,model,precision,tp,ep,dp,input_len,output_len,concu
 
 def test_the_note_of_a_disaggregated_row_names_its_pools(tmp_path: Path) -> None:
     """One prefill worker of 8 ranks and four of 16: 72 GPUs, 9 nodes of 8."""
+    assert place_replicas([4, 8, 8, 2, 2], 8) == [0, 8, 16, 24, 26, 28]
+    assert place_replicas([4, 16, 4], 8) == [0, 8, 24, 28]
     path = tmp_path / "runs.csv"
     note = "disaggregated; prefill 1 workers tp1 pp1 dp8 ep8 batch 1; decode 4 workers tp16 pp1 dp1 ep0 batch 9; x"
     row = "H200,72,trtllm,DeepSeek-R1,fp8,16,8,1,64,8,4,30,10,"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import comb
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from clusim.serving.forward import StepShape
 from clusim.serving.layout import ReplicaLayout
 from clusim.serving.requests import draw_requests
 from clusim.serving.result import Serving
-from clusim.serving.scheduler import RULES
+from clusim.serving.scheduler import RULES, Sequence, SequenceScheduler
 from clusim.serving.spec import ServingSpec
 from clusim.serving.times import pad_tokens
 from clusim.workload.models.presets import find_model
+from clusim_cli.main import run
 
 SMALL = {
     "model": "llama3-8b",
@@ -131,10 +133,81 @@ def test_bytes_of_a_token_in_the_cache(name: str, size: int) -> None:
     assert parts.token_bytes() == (size if name == "deepseek-v3" else size // 8)
 
 
-@pytest.mark.parametrize("name", ["llama3-8b", "qwen3-235b-a22b", "deepseek-v3", "mixtral-8x7b"])
+@pytest.mark.parametrize(
+    "name", ["llama3-8b", "qwen3-235b-a22b", "deepseek-v3", "mixtral-8x7b", "gpt-oss-20b"]
+)
 def test_weights_are_the_parameters(name: str) -> None:
     model = find_model(name)
     assert ReplicaLayout(model).weight_bytes() / 2 == pytest.approx(model.parameters, rel=1e-3)  # type: ignore[arg-type]
+
+
+OSS = {
+    "model": "gpt-oss-120b",
+    "topology": "dgx-h100",
+    "precision": {"weights": "mxfp4"},
+    "requests": {"concurrency": 1, "count": 1, "input": 64, "output": 2},
+}
+
+
+def test_the_cache_of_windowed_layers_stops_growing_at_the_window() -> None:
+    """18 layers of 2 x 8 x 64 x 2 bytes a token see all; 18 others keep 128 tokens."""
+    layout = ReplicaLayout(find_model("gpt-oss-120b"), weights="mxfp4")  # type: ignore[arg-type]
+    layer = 2 * 8 * 64 * 2
+    assert layout.token_bytes() == 18 * layer
+    grown = [layout.sequence_bytes(tokens) for tokens in (1, 128, 129, 8192)]
+    assert grown == [
+        36 * layer,
+        128 * 36 * layer,
+        (129 * 18 + 128 * 18) * layer,
+        (8192 + 128) * 18 * layer,
+    ]
+    scheduler = SequenceScheduler("vllm-v1", 8192, 8, 16, 10_000, window=128, windowed=1.0)
+    scheduler.add(Sequence(0, 0, 8000, 2))
+    scheduler.plan_step()
+    assert scheduler.used_blocks == (8000 + 128) // 16
+
+
+def test_attention_of_windowed_layers_stops_growing_at_the_window() -> None:
+    model = load_model(ServingSpec.model_validate(OSS))
+    forward = model.step_times(model.layout(model.spec.parallel)).forward
+
+    def parts(cached: int) -> dict[str, tuple[float, int]]:
+        shape = StepShape(8, 8, cached, (), 8, 8)
+        return {item.name: (item.time_s, item.number) for item in forward.kernels(shape)}
+
+    short, long = parts(8 * 128), parts(8 * 65536)
+    assert short["attention"] == short["windowed attention"] == (short["attention"][0], 18)
+    assert long["windowed attention"] == short["windowed attention"]
+    assert long["attention"][0] > 2 * short["attention"][0]
+    # A prompt of 64 blocks of 128 rows: half the square of blocks, or two blocks for each.
+    whole, within = (
+        forward._attention_s(StepShape(8192, 0, 0, ((8192, 0),), 1, 8192), window)
+        for window in (0, 128)
+    )
+    assert whole > 3 * within
+
+
+def test_training_of_models_with_windows_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "model: gpt-oss-20b\nbatch: {global: 8, micro: 1}\nsequence: 128\n", encoding="utf-8"
+    )
+    assert run(["train", str(path), "dgx-h100"]) == 2
+    assert "are modelled by `clusim serve` only" in capsys.readouterr().err
+
+
+def test_only_experts_have_four_bits_in_mxfp4() -> None:
+    """116.8 billion parameters, 114.7 of experts at 4.25 bits: 65 GB."""
+    model = find_model("gpt-oss-120b")
+    experts = 36 * 128 * 3 * 2880**2
+    size = ReplicaLayout(model, weights="mxfp4").weight_bytes()  # type: ignore[arg-type]
+    other = 2 * (model.parameters - experts)
+    assert size == pytest.approx(experts * 4.25 / 8 + other, rel=1e-3)
+    assert 60e9 < size < 66e9
+    with pytest.raises(ClusimError, match="has no experts"):
+        ReplicaLayout(find_model("llama3-8b"), weights="mxfp4")  # type: ignore[arg-type]
 
 
 def test_tensor_parallelism_sums_twice_a_layer_and_once_the_logits() -> None:

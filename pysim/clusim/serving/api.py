@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +19,12 @@ from clusim.hardware.kernels.measured_tables import find_table
 from clusim.jobs.times import Times, shared_answers
 from clusim.lowering.grain import QUICK
 from clusim.serving.forward import ForwardPass
-from clusim.serving.layout import WEIGHT_BYTES, ReplicaLayout
+from clusim.serving.layout import (
+    EXPERTS_ONLY,
+    WEIGHT_BYTES,
+    ReplicaLayout,
+    place_replicas,
+)
 from clusim.serving.loop import ServingRun, Tell
 from clusim.serving.pools import (
     MOST_ROUNDS,
@@ -34,7 +39,7 @@ from clusim.serving.replica import FlightBatch, Replica, ServingHost
 from clusim.serving.requests import ServingRequest, draw_requests
 from clusim.serving.result import CacheUse, Serving
 from clusim.serving.scheduler import Rule, SequenceScheduler
-from clusim.serving.spec import ReplicaSpec, ServingSpec, load_serving
+from clusim.serving.spec import PoolSpec, ReplicaSpec, ServingSpec, load_serving
 from clusim.serving.times import ServedStepTimes
 from clusim.serving.transfer import TransferTimes
 from clusim.serving.verdict import StepLedger, add_times
@@ -99,6 +104,8 @@ class ServedModel:
 
     def _chip(self, weights: str) -> Chip:
         """Return the chip with the products of a precision."""
+        if weights in EXPERTS_ONLY:
+            weights = "bf16"
         if weights != "nvfp4":
             return chip_at(self.endpoint, PRECISIONS[weights], single=True)
         chip = chip_at(self.endpoint, PRECISIONS["fp8"], single=True)
@@ -159,19 +166,30 @@ class ServedModel:
                 return f", such as tensor {tensor}"
         return ""
 
+    def _places(self, pools: Sequence[PoolSpec]) -> list[list[int]]:
+        """Return the first ranks of the replicas of pools, on consecutive ranks."""
+        sizes = [
+            self.layout(pool.parallel).ranks
+            for pool in pools
+            for _ in range(pool.replicas)
+        ]
+        fabric = self.setup.fabric
+        per_node = fabric.num_ranks // max(1, fabric.num_zones)
+        places = place_replicas(sizes, per_node)
+        self._check_place(places.pop())
+        return [[places.pop(0) for _ in range(pool.replicas)] for pool in pools]
+
     def replicas(
-        self, parallel: ReplicaSpec, count: int, first: int = 0
+        self, parallel: ReplicaSpec, places: Sequence[int]
     ) -> list[Replica]:
-        """Return some replicas, on consecutive ranks."""
+        """Return replicas with some first ranks."""
         layout = self.layout(parallel)
         blocks = self.cache_blocks(layout)
         batching, host = self.spec.batching, self._host()
         rule = batching.rule or cast("Rule", self.engine.rule)
         result = []
-        shared = self.step_times(layout, first)
-        for number in range(count):
-            place = first + number * layout.ranks
-            self._check_place(place + layout.ranks)
+        shared = self.step_times(layout, places[0])
+        for place in places:
             times = replace(shared, first=place)
             batches = [
                 FlightBatch(
@@ -182,6 +200,8 @@ class ServedModel:
                             batching.max_sequences,
                             self.spec.cache.block,
                             max(1, blocks // layout.pipeline),
+                            window=self.model.window,
+                            windowed=layout.stage_layers / layout.full_layers - 1,
                         )
                         for _ in range(layout.attention_data)
                     ]
@@ -203,7 +223,8 @@ class ServedModel:
         """Serve the requests of the file."""
         if self.spec.pools is not None:
             return self._run_pools(tell)
-        replicas = self.replicas(self.spec.parallel, self.spec.replicas)
+        pool = PoolSpec(replicas=self.spec.replicas, parallel=self.spec.parallel)
+        replicas = self.replicas(pool.parallel, *self._places([pool]))
         run = ServingRun(replicas, *self._load(), tell)
         run.play()
         return self._result(run, replicas, [])
@@ -218,7 +239,7 @@ class ServedModel:
         pools = self.spec.pools
         assert pools is not None
         prefill, decode = pools.prefill, pools.decode
-        first = prefill.replicas * self.layout(prefill.parallel).ranks
+        places = self._places([prefill, decode])
         layouts = self.layout(prefill.parallel), self.layout(decode.parallel)
         network = TransferTimes(self.setup, *layouts, self.spec.beside)
         costs = TransferCosts.of(self.spec.transfer, self.model.layers)
@@ -226,8 +247,8 @@ class ServedModel:
         before, residual = None, 1.0
         rounds = 0
         while residual > RESIDUAL and rounds < MOST_ROUNDS:
-            replicas = self.replicas(prefill.parallel, prefill.replicas)
-            decoders = self.replicas(decode.parallel, decode.replicas, first)
+            replicas = self.replicas(prefill.parallel, places[0])
+            decoders = self.replicas(decode.parallel, places[1])
             run = PoolRun(
                 replicas,
                 *self._load(),

@@ -21,7 +21,7 @@ from clusim.hardware.kernels.decoding import (
     Grouped,
     active_experts,
 )
-from clusim.hardware.kernels.fused import Fused, moved_s
+from clusim.hardware.kernels.fused import BLOCK, Fused, moved_s
 from clusim.hardware.kernels.products import Silicon
 from clusim.serving.layout import (
     CACHE_BYTES,
@@ -159,8 +159,11 @@ class ForwardPass:
             )
             for name, seconds in self._projections(tokens):
                 yield StepKernel(name, seconds, layers)
-        attention_s = self._attention_s(shape)
-        yield StepKernel("attention", attention_s, layers)
+        full, windowed = layout.full_layers, layers - layout.full_layers
+        yield StepKernel("attention", self._attention_s(shape), full)
+        if windowed:
+            within_s = self._attention_s(shape, model.window)
+            yield StepKernel("windowed attention", within_s, windowed)
         dense = layers - layout.moe_layers
         if dense and tokens:
             inner = model.intermediate // layout.tensor
@@ -196,11 +199,22 @@ class ForwardPass:
         yield "rotation and cache", self._moved_s("rotary", 2 * moved)
         yield "projection", self._product_s(tokens, hidden, heads * latent.value)
 
-    def _attention_s(self, shape: StepShape) -> float:
-        """Return the attention of a layer: of decoding sequences, then of each prompt [s]."""
-        total = self._decode_s(shape) if shape.sequences else 0.0
-        for chunk in shape.chunks:
-            total += self._prompt_s(*chunk)
+    def _attention_s(self, shape: StepShape, window: int = 0) -> float:
+        """Return the attention of a layer: of decoding sequences, then of each prompt [s].
+
+        Sequences have equal contexts; blocks of queries meet the keys of all their windows.
+        """
+        total = 0.0
+        if window:
+            cached = min(shape.cached, shape.sequences * window)
+            shape = shape._replace(cached=cached)
+        if shape.sequences:
+            total += self._decode_s(shape)
+        for tokens, before in shape.chunks:
+            columns = tokens + before
+            if window:
+                columns = min(columns, window + BLOCK - 1)
+            total += self._prompt_s(tokens, columns, causal=columns >= tokens)
         return total
 
     def _decode_s(self, shape: StepShape) -> float:
@@ -229,7 +243,7 @@ class ForwardPass:
             + self._at_least(self.plain.product_s(values))
         )
 
-    def _prompt_s(self, tokens: int, before: int) -> float:
+    def _prompt_s(self, tokens: int, columns: int, *, causal: bool) -> float:
         layout, latent = self.layout, self.layout.model.latent
         heads, kv_heads, size = layout.heads, layout.kv_heads, layout.model.head_size
         query = value = size
@@ -238,9 +252,9 @@ class ForwardPass:
             kv_heads, query = heads, latent.nope + latent.rope
             value = latent.value
             up = heads * (latent.nope + latent.value)
-            expand_s = self._product_s(tokens + before, up, latent.kv_rank)
+            expand_s = self._product_s(columns, up, latent.kv_rank)
         fused = Fused(
-            1, heads, kv_heads, tokens, tokens + before, query, value, causal=True
+            1, heads, kv_heads, tokens, columns, query, value, causal=causal
         )
         return expand_s + self._at_least(self.plain.fused_s(fused))
 

@@ -7,7 +7,8 @@ attention of some sequences. Experts are distributed over `expert` groups of ran
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from clusim.base.errors import InputError
 from clusim.workload.models.transformer_sizes import TransformerSizes
@@ -17,14 +18,33 @@ WEIGHT_BYTES = {
     "fp8": 1.0,
     "fp8-block": 1.0 + 4 / 128**2,
     "nvfp4": 0.5625,
+    "mxfp4": 0.53125,
 }
 """Bytes of a weight in matrices by precision, scales of blocks included."""
+
+EXPERTS_ONLY = ("mxfp4",)
+"""Precisions of experts; other matrices have 16 bits (gpt-oss)."""
 
 CACHE_BYTES = {"bf16": 2, "fp8": 1}
 """Bytes of an element of the cache by type."""
 
 PLAIN_BYTES = 2
 """Bytes of an element of activations, embeddings and norms."""
+
+
+def place_replicas(sizes: Iterable[int], per_node: int) -> list[int]:
+    """Return the first ranks of replicas with some ranks, and the rank after the last.
+
+    A replica begins at the next node if it would cross the end of one.
+    """
+    places, first = [], 0
+    for size in sizes:
+        used = first % per_node
+        if used and used + size > per_node:
+            first += per_node - used
+        places.append(first)
+        first += size
+    return [*places, first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +91,10 @@ class ReplicaLayout:
             raise InputError(
                 f"expert {self.expert}: must divide {self.group} ranks and {model.experts} experts"
             )
+        if self.weights in EXPERTS_ONLY and not model.experts:
+            raise InputError(
+                f"precision {self.weights}: {model.name} has no experts"
+            )
         if self.attention_data > 1 and not model.experts:
             raise InputError(
                 f"attention_data {self.attention_data}: {model.name} has no experts; use replicas"
@@ -114,6 +138,12 @@ class ReplicaLayout:
         dense = self.model.dense_layers if self.pipeline == 1 else 0
         return self.stage_layers - dense
 
+    @property
+    def full_layers(self) -> int:
+        """Layers of the largest stage whose attention sees all tokens."""
+        layers = self.stage_layers
+        return layers // self.model.full_every if self.model.window else layers
+
     def attention_elements(self) -> int:
         """Return the elements of a layer's attention matrices on a rank."""
         model, heads = self.model, self.heads
@@ -141,13 +171,14 @@ class ReplicaLayout:
         """Return the weights of a rank of the largest stage [bytes]."""
         model, size = self.model, WEIGHT_BYTES[self.weights]
         dense = self.matrices * model.hidden * model.intermediate // self.tensor
-        total = self.stage_layers * self.attention_elements() * size
-        total += (self.stage_layers - self.moe_layers) * dense * size
+        other = PLAIN_BYTES if self.weights in EXPERTS_ONLY else size
+        total = self.stage_layers * self.attention_elements() * other
+        total += (self.stage_layers - self.moe_layers) * dense * other
         if self.moe_layers:
             local = model.experts // self.expert
             shared = model.shared_experts * self.matrices * model.expert_size
             layer = local * self.expert_elements() * size
-            layer += shared * model.hidden // self.tensor * size
+            layer += shared * model.hidden // self.tensor * other
             layer += model.experts * model.hidden * PLAIN_BYTES
             total += self.moe_layers * layer
         tables = 1 if model.tied or self.pipeline > 1 else 2
@@ -157,7 +188,8 @@ class ReplicaLayout:
 
     def token_flops(self) -> float:
         """Return the arithmetic of a token with the matrices of a rank [FLOP]."""
-        elements = self.weight_bytes() / WEIGHT_BYTES[self.weights]
+        plain = replace(self, weights="bf16")
+        elements = plain.weight_bytes() / PLAIN_BYTES
         if self.moe_layers:
             local = self.model.experts // self.expert * self.expert_elements()
             idle = 1 - self.model.top_k / self.model.experts
@@ -165,13 +197,21 @@ class ReplicaLayout:
         return 2 * elements
 
     def token_bytes(self) -> int:
-        """Return the cache of a token on a rank of the largest stage [bytes]."""
+        """Return the cache of a token on a rank of the largest stage, in layers without windows [bytes]."""
+        return self.full_layers * self.layer_bytes()
+
+    def layer_bytes(self) -> int:
+        """Return the cache of a token in a layer on a rank [bytes]."""
         size, model = CACHE_BYTES[self.cache], self.model
         if model.latent is not None:
-            return (
-                self.stage_layers * (model.latent.kv_rank + model.latent.rope) * size
-            )
-        return 2 * self.stage_layers * self.kv_heads * model.head_size * size
+            return (model.latent.kv_rank + model.latent.rope) * size
+        return 2 * self.kv_heads * model.head_size * size
+
+    def sequence_bytes(self, tokens: int) -> int:
+        """Return the cache of a sequence on a rank: windowed layers keep the last tokens only [bytes]."""
+        windowed = self.stage_layers - self.full_layers
+        last = min(tokens, self.model.window)
+        return self.token_bytes() * tokens + windowed * self.layer_bytes() * last
 
     def activation_bytes(self, tokens: int) -> int:
         """Return the activations of a pass of `tokens`: input, residual, and the widest layer [bytes]."""

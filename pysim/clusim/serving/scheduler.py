@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Literal, NamedTuple, get_args
 
 from clusim.base.errors import InputError
@@ -100,6 +101,8 @@ class SequenceScheduler:
         Tokens of a block; blocks of the cache.
     stopped : str
         Why requests wait: for ``blocks``, ``sequences`` or ``tokens`` of a step.
+    window, windowed : number
+        Tokens of a window, and layers with it for each without; their blocks count relative to those of others.
     """
 
     rule: Rule
@@ -109,6 +112,8 @@ class SequenceScheduler:
     blocks: int
     waiting: deque[Sequence] = field(default_factory=deque)
     running: list[Sequence] = field(default_factory=list)
+    window: int = 0
+    windowed: float = 0.0
     preemptions: int = 0
     peak_blocks: int = 0
     stopped: str = "tokens"
@@ -193,7 +198,9 @@ class SequenceScheduler:
         sequence.blocks = 0
 
     def _blocks_of(self, tokens: int) -> int:
-        return -(-tokens // self.block)
+        """Return the blocks of some tokens of a sequence; those in windows stop growing."""
+        last = min(tokens, self.window)
+        return -(-tokens // self.block) + ceil(self.windowed * last / self.block)
 
     def _continue_running(self, budget: int) -> tuple[list[Portion], int]:
         """Return the portions of running sequences, and the tokens that are left; 0 after a preemption.

@@ -37,7 +37,7 @@ class EngineSpec(Spec):
 class ServedFormats(Spec):
     """Number formats of weights, and of the cache of keys and values."""
 
-    weights: Literal["bf16", "fp8", "fp8-block", "nvfp4"] = "bf16"
+    weights: Literal["bf16", "fp8", "fp8-block", "nvfp4", "mxfp4"] = "bf16"
     cache: Literal["bf16", "fp8"] = "bf16"
 
 

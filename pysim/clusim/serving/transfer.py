@@ -93,11 +93,12 @@ class TransferTimes:
     def flows(self, transfer: CacheTransfer) -> list[Flow]:
         """Return the flows of a transfer, one for each pair of ranks that share heads."""
         from_layout, to_layout = self.sources, self.targets
-        all_layers = replace(to_layout, pipeline=1).token_bytes()
+        layers = replace(to_layout, pipeline=1)
+        cache_bytes = layers.sequence_bytes(transfer.tokens)
         result = []
         for stage in range(to_layout.pipeline):
             for source_stage, share in self._stages(stage):
-                size_bytes = round(all_layers * transfer.tokens * share)
+                size_bytes = round(cache_bytes * share)
                 source = transfer.source + source_stage * from_layout.group
                 target = transfer.target + stage * to_layout.group
                 for rank in range(to_layout.tensor):

@@ -174,7 +174,9 @@ def step_limit(name: str) -> str | None:
         return COLLECTIVES[name]
     if name in SMALL_KERNELS or name.endswith(" activation"):
         return SMALL
-    same = {"attention": ATTENTION, "host": "host", PROMPTS: PROMPTS}
+    if name.endswith("attention"):
+        return ATTENTION
+    same = {"host": "host", PROMPTS: PROMPTS}
     return same.get(name)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from clusim.base.errors import InputError
 from clusim.base.limits import read_text
 from clusim.base.tables import table_rows
 from clusim.hardware.engines import ENGINES
+from clusim.serving.layout import place_replicas
 from clusim.serving.requests import PER_CONCURRENT
 from clusim.serving.spec import ServingSpec
 
@@ -61,6 +61,8 @@ MODELS = (
     (r"mixtral-8x7b", "mixtral-8x7b"),
     (r"mixtral-8x22b", "mixtral-8x22b"),
     (r"deepseek-(r1|v3)", "deepseek-v3"),
+    (r"gpt-oss-20b", "gpt-oss-20b"),
+    (r"gpt-oss-120b", "gpt-oss-120b"),
     (r"qwen3-32b", "qwen3-32b"),
     (r"qwen3-30b-a3b", "qwen3-30b-a3b"),
     (r"qwen3-235b-a22b", "qwen3-235b-a22b"),
@@ -129,7 +131,8 @@ class ServingRow:
             raise InputError(f"{self.where}: hardware {self.hardware!r} is unknown")
         weights, cache = self._formats(chip)
         system, per_node = SYSTEMS[chip]
-        replicas, ranks = self._replicas()
+        replicas, sizes = self._replicas()
+        ranks = place_replicas(sizes, per_node)[-1]
         if ranks > per_node:
             replicas["nodes"] = -(-ranks // per_node)
         return ServingSpec.model_validate(
@@ -148,31 +151,36 @@ class ServingRow:
             }
         )
 
-    def _replicas(self) -> tuple[dict[str, Any], int]:
-        """Return the keys of replicas or pools, and the ranks of all."""
+    def _replicas(self) -> tuple[dict[str, Any], list[int]]:
+        """Return the keys of replicas or pools, and the ranks of each."""
         if "disaggregated" not in self.note:
             parallel = _parallel(
                 self.tensor, self.pipeline, self.attention_data, self.expert
             )
-            return {"parallel": parallel}, prod(
-                (self.tensor, self.pipeline, self.attention_data)
-            )
+            size = self.tensor * self.pipeline * self.attention_data
+            return {"parallel": parallel}, [size]
         pools: dict[str, Any] = {}
-        ranks = 0
+        sizes: list[int] = []
         for name, *numbers in POOL.findall(self.note):
             count, tensor, pipeline, data, expert = map(int, numbers[:5])
             parallel = _parallel(tensor, pipeline, data, expert)
             pools[name] = {"replicas": count, "parallel": parallel}
-            ranks += count * tensor * pipeline * data
+            sizes += [tensor * pipeline * data] * count
         if {*pools} != {"prefill", "decode"}:
             raise InputError(
                 f"{self.where}: disaggregated: the note does not name the workers of prefill and decode"
             )
-        return {"pools": pools}, ranks
+        return {"pools": pools}, sizes
 
     def _formats(self, chip: str) -> tuple[str, str]:
         """Return the precision of weights and of the cache; B200's runs have an 8-bit cache."""
-        words = {"fp8": "fp8", "fp4": "nvfp4", "bf16": "bf16", "": "bf16"}
+        words = {
+            "fp8": "fp8",
+            "fp4": "nvfp4",
+            "bf16": "bf16",
+            "": "bf16",
+            "mxfp4": "mxfp4",
+        }
         if self.precision not in words:
             raise InputError(
                 f"{self.where}: precision {self.precision!r} is unknown"
@@ -180,6 +188,8 @@ class ServingRow:
         weights = words[self.precision]
         if weights == "fp8" and "deepseek" in self.model.lower():
             weights = "fp8-block"
+        if weights == "nvfp4" and "gpt-oss" in self.model.lower():
+            weights = "mxfp4"
         new = chip.startswith(("B2", "B3", "GB"))
         eight = self.engine == "trtllm" and weights != "bf16"
         return weights, "fp8" if new or eight else "bf16"

@@ -41,6 +41,8 @@ class TransformerSizes(LayeredModel):
         Mixture of experts: number, experts per token, inner size, and experts shared by all tokens.
     dense_layers : int
         First layers that remain dense.
+    window, full_every : int
+        Tokens that attention of windowed layers sees; one of `full_every` layers sees all. 0 is no window.
     """
 
     name: str
@@ -66,6 +68,8 @@ class TransformerSizes(LayeredModel):
     shared_experts: int = 0
     dense_layers: int = 0
     latent: Latent | None = None
+    window: int = 0
+    full_every: int = 1
 
     unit = "tokens"
 

@@ -135,6 +135,9 @@ WHOLE_WEIGHTS = ("ddp", "distributed-optimizer")
 def check_kind(workload: Workload, model: Model) -> None:
     """Raise an error for settings that only some kinds of models support."""
     pipeline = workload.pipeline
+    if getattr(model, "window", 0):
+        message = f"windows of attention of {model.name} are modelled by `clusim serve` only"
+        raise complain(workload, ("model",), message)
     if workload.offload.optimizer and workload.data.kind == "parameter-server":
         raise complain(
             workload, ("offload", "optimizer"), "servers step, not workers"
