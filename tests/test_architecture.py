@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "jobs": "base formats hardware nccl nccltests schedule simulation topology workload",
     "clusim_formats": "base collectives formats hardware jobs schedule topology",
     "training": "analysis base collectives jobs lowering nccl report results schedule simulation topology workload",
-    "serving": "base hardware jobs lowering results simulation topology workload",
+    "serving": "base hardware jobs lowering report results simulation topology workload",
     "shim": "base hardware jobs lowering nccl nccltests schedule simulation topology",
     "replays": "base formats hardware jobs lowering nccl nccltests report results schedule simulation topology"
     " workload",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from clusim.serving.api import load_model
 from clusim.serving.forward import StepShape
+from clusim.serving.page import COLUMNS, cache_shares, covered_time, serving_page
+from clusim.serving.replica import StepRecord
 from clusim.serving.report import layer_lines, layer_rows
 from clusim.serving.result import Serving
 from clusim.serving.spec import ServingSpec
@@ -67,6 +70,23 @@ def test_prompts_in_steps_cost_tokens_their_time() -> None:
     times = model.step_times(model.layout(model.spec.parallel))
     prompt = times.find(StepShape(512, 0, 0, ((512, 0),), 1, 512)).time_ps * 1e-9
     assert 0 < parts[PROMPTS] < 4 / 16 * prompt
+
+
+def test_steps_cover_the_time_of_a_page() -> None:
+    """Columns have the time of steps that overlap them, each part once."""
+    rows = [StepRecord(0, 30, 1, 1, 0, 0, 1), StepRecord(10, 20, 1, 1, 0, 0, 1)]
+    covered = covered_time(rows, np.array([0.0, 10.0, 15.0, 40.0]))
+    assert covered.tolist() == [10.0, 10.0, 20.0]
+
+
+def test_the_page_has_the_run() -> None:
+    result = served(requests={"input": 64, "output": 8, "concurrency": 2, "count": 4})
+    page = serving_page(result)
+    edges = np.linspace(0, result.time_ps, COLUMNS + 1)
+    assert cache_shares(result, edges).max() == pytest.approx(result.cache.peak)
+    for word in ("Steps over time", "Requests", "Cache in use", "reads of weights", "TTFT"):
+        assert word in page
+    assert page.count("<rect") > 2 * result.count
 
 
 def test_few_blocks_make_requests_wait_for_the_cache() -> None:

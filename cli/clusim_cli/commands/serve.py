@@ -28,6 +28,9 @@ if TYPE_CHECKING:
               help="CSV file of requests: arrival [s], input and output [tokens].")  # fmt: skip
 @click.option("--step-parts", "step_parts", is_flag=True,
               help="Only show the kernels and collectives of a prefill and a decode step.")  # fmt: skip
+@options.html(
+    more="It has the verdict, latencies, steps, requests and cache over time."
+)
 @options.strict()
 @options.as_json("clusim_cli.forms:ServeJson")
 @options.no_progress()
@@ -59,6 +62,8 @@ def command(
         raise click.UsageError("--requests: not with --concurrency")
     if picked["step_parts"] and (picked["requests"] or len(loads) > 1):
         raise click.UsageError("--step-parts: not with --requests or several loads")
+    if picked["html"] and (picked["step_parts"] or len(loads) > 1):
+        raise click.UsageError("--html: not with --step-parts or several loads")
     changes: dict[str, Any] = {}
     if picked["requests"]:
         changes = _only("file", picked["requests"])
@@ -84,6 +89,11 @@ def command(
         return
     with counted_progress(not no_progress, "requests") as tell:
         result = model.run(tell)
+    if picked["html"] is not None:
+        from clusim.base.files import write_bytes
+        from clusim.serving.page import serving_page
+
+        write_bytes(picked["html"], serving_page(result).encode())
     click.echo(json.dumps(result.to_json()) if as_json else serving_report(result))
 
 

@@ -164,8 +164,11 @@ def latency_svg(messages: Messages, bars: int = 48) -> Content:
     """Return a histogram of latencies; empty if no message arrived."""
     done = messages.end_ps >= 0
     latency = (messages.end_ps - messages.start_ps)[done]
-    if not len(latency):
-        return ""
+    return histogram_svg(latency, "messages", bars) if len(latency) else ""
+
+
+def histogram_svg(latency: NDArray[Any], counted: str, bars: int = 48) -> Markup:
+    """Return a histogram of some latencies of `counted` objects [ps]."""
     low, high = int(latency.min()), int(latency.max())
     counts, edges = np.histogram(
         latency, bins=bars, range=(low, max(high, low + bars))
@@ -181,7 +184,7 @@ def latency_svg(messages: Messages, bars: int = 48) -> Content:
         span = f"{format_time(int(edges[i]))} to {format_time(int(edges[i + 1]))}"
         bar = element(
             "rect",
-            element("title", f"{span}: {count:,} messages"),
+            element("title", f"{span}: {count:,} {counted}"),
             x=f"{margin + pitch * i + 0.5:.1f}",
             y=f"{base - tall:.1f}",
             width=f"{pitch - 1:.1f}",
@@ -203,7 +206,7 @@ def latency_svg(messages: Messages, bars: int = 48) -> Content:
             element("text", at, x=f"{x:.1f}", y=base + 18, text_anchor=anchor)
         )
     parts.append(
-        element("text", f"messages (most in one bar: {tallest:,})", x=margin, y=14)
+        element("text", f"{counted} (most in one bar: {tallest:,})", x=margin, y=14)
     )
     return element(
         "svg",
@@ -211,7 +214,7 @@ def latency_svg(messages: Messages, bars: int = 48) -> Content:
         class_="histogram",
         viewBox=f"0 0 {width:.0f} {height:.0f}",
         role="img",
-        aria_label=f"Histogram of message latencies from {format_time(low)} to {format_time(high)}",
+        aria_label=f"Histogram of {counted} from {format_time(low)} to {format_time(high)}",
     )
 
 

@@ -307,6 +307,14 @@ class ServedModel:
             gpus=sum(item.times.forward.layout.ranks for item in replicas),
             sequences=run.sequences,
             records=sorted(step for replica in replicas for step in replica.steps),
+            cache_records=[
+                step
+                for replica in replicas
+                if replica.times.forward.layout == layout
+                for step in replica.steps
+            ],
+            batch_blocks=sum(item.blocks for item in last.batches[0].schedulers),
+            batches=sum(len(replica.batches) for replica in replicas),
             different_steps=sum(distinct),
             cache=CacheUse(
                 schedulers[0].blocks * schedulers[0].block,

@@ -21,8 +21,8 @@ from clusim.serving.verdict import (
 )
 
 
-def serving_report(result: Serving) -> str:
-    """Return the text of a run."""
+def run_rows(result: Serving) -> list[Sequence[object]]:
+    """Return the facts of a run by name."""
     layout, cache = result.layout, result.cache
     parts = [
         f"tensor {layout.tensor}",
@@ -61,7 +61,12 @@ def serving_report(result: Serving) -> str:
                 f"{result.good_per_s:.2f} of {result.requests_per_s:.2f} requests/s",
             )
         )
-    lines = text_table("{:<..}  {}", rows)
+    return rows
+
+
+def serving_report(result: Serving) -> str:
+    """Return the text of a run."""
+    lines = text_table("{:<..}  {}", run_rows(result))
     lines += [
         "",
         *_latency_lines(result),

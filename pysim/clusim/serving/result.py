@@ -102,6 +102,10 @@ class Serving(JsonObject):
         Requests and output tokens over the time.
     good_per_s : float
         Requests within the limits over the time; all requests without limits.
+    records, cache_records : list of StepRecord
+        Steps of all replicas; of those whose cache is shown.
+    batch_blocks, batches : int
+        Blocks of a batch in flight of these; batches in flight of all replicas.
     steps, different_steps : int
         Steps; distinct steps.
     cache : CacheUse
@@ -136,6 +140,9 @@ class Serving(JsonObject):
     gpus: int
     sequences: list[Sequence]
     records: list[StepRecord]
+    cache_records: list[StepRecord]
+    batch_blocks: int
+    batches: int
     different_steps: int
     cache: CacheUse
     spent_s: dict[str, float]
@@ -197,13 +204,17 @@ class Serving(JsonObject):
         return Latency.of(time_ps for time_ps, item in rows if item.generated > 1)
 
     @property
+    def gaps_ps(self) -> list[int]:
+        """Times between two tokens, of all requests together [ps]."""
+        rows = (
+            np.diff(np.array(item.token_ps, np.int64)) for item in self.sequences
+        )
+        return [gap for row in rows for gap in row.tolist()]
+
+    @property
     def itl(self) -> Latency:
         """Time between two tokens."""
-        return Latency.of(
-            gap
-            for item in self.sequences
-            for gap in np.diff(np.array(item.token_ps, np.int64))
-        )
+        return Latency.of(self.gaps_ps)
 
     @property
     def latency(self) -> Latency:

@@ -117,12 +117,12 @@ class ServingVerdict(JsonObject):
             total_ms = sum(part.time_ms for part in parts)
             if total_ms:
                 lines.append(f"{name} {total_ms:.2f} ms: {share_words(parts)}")
-        for part in self.ttft:
-            if part.name == OTHERS and part.share >= LEAST_SHARE:
-                alone_ms = part.time_ms * (1 / part.share - 1)
-                lines.append(
-                    f"without other traffic TTFT would be {alone_ms:.2f} ms, by these transfers without it"
-                )
+            for part in parts:
+                if part.name == OTHERS and part.share >= LEAST_SHARE:
+                    quiet_ms = total_ms - part.time_ms
+                    lines.append(
+                        f"without other traffic TTFT would be {quiet_ms:.2f} ms"
+                    )
         lines += [wire.words for wire in self.wires]
         if self.preemptions:
             lines.append(
