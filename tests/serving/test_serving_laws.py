@@ -15,12 +15,13 @@ from clusim.hardware.engines import ENGINES
 from clusim.hardware.kernels.decoding import Grouped
 from clusim.hardware.kernels.products import Silicon
 from clusim.serving.api import ServedModel, load_model
+from clusim.serving.exchange import fullest_skew
 from clusim.serving.forward import StepShape
 from clusim.serving.layout import ReplicaLayout
 from clusim.serving.requests import draw_requests
 from clusim.serving.result import Serving
 from clusim.serving.scheduler import RULES, Sequence, SequenceScheduler
-from clusim.serving.spec import ServingSpec
+from clusim.serving.spec import ReplicaSpec, ServingSpec
 from clusim.serving.times import pad_tokens
 from clusim.workload.models.presets import find_model
 from clusim_cli.main import run
@@ -350,6 +351,57 @@ def test_experts_of_data_parallel_attention_exchange_tokens() -> None:
     forward = model.step_times(model.layout(model.spec.parallel)).forward
     counts = {item.operation: item.number for item in forward.messages(shape)}
     assert counts["allreduce"] == 2 * 61
+
+
+def deepep_model(nodes: int, **experts: Any) -> ServedModel:
+    spec = {
+        "model": "deepseek-v3",
+        "topology": "dgx-h100",
+        "nodes": nodes,
+        "precision": {"weights": "fp8-block"},
+        "parallel": {"expert": 8 * nodes, "attention_data": 8 * nodes},
+        "experts": experts,
+    }
+    return load_model(ServingSpec.model_validate(spec))
+
+
+def test_deepep_sends_a_token_to_each_of_its_experts_in_decoding() -> None:
+    """16 tokens with 8 experts: 7,168 bytes, 56 scales of 4 and a mark of 16 there; 14,336 bytes back."""
+    model = deepep_model(2, exchange="deepep", low_latency=True)
+    times = model.step_times(model.layout(model.spec.parallel))
+    decode = [*times.forward.messages(StepShape(16, 16, 16, (), 16, 256))]
+    assert [item.operation for item in decode] == ["dispatch", "combine"]
+    moved = [item.exchange for item in decode if item.exchange is not None]
+    assert [item.across for item in moved] == [16 * 8 * (7168 + 56 * 4 + 16), 16 * 8 * 2 * 7168]
+    assert [item.bytes * 2 for item in moved] == [item.across for item in moved]
+    # Half of the bytes leave the node over a NIC of 50 GB/s; kernels have a least time.
+    for message, comm in zip(decode, moved, strict=True):
+        wire_s = comm.across / 2 / 50e9
+        assert max(wire_s, comm.least_ps * 1e-12) <= times.message_s(message) < 3 * wire_s + 60e-6
+    prompts = [*times.forward.messages(StepShape(4096, 0, 0, ((4096, 0),), 1, 65536))]
+    assert not any(item.exchange.flags for item in prompts if item.exchange is not None)
+    wrong = {"tensor": 2, "expert": 8, "attention_data": 8}
+    with pytest.raises(ClusimError, match="needs whole experts on each rank; set expert to 16"):
+        model.step_times(model.layout(ReplicaSpec(**wrong)))
+
+
+def test_ranks_wait_for_the_fullest_group_of_experts() -> None:
+    """Of two experts with popularity 1 and 1/2 the first has 2/3 of the tokens, a third more than half."""
+    assert fullest_skew(256, 8, 0.0, 0) == 0
+    assert fullest_skew(2, 2, 1.0, 3) == pytest.approx(1 / 3)
+    skews = [fullest_skew(256, 8, 1.0, seed) for seed in range(4)]
+    assert len({*skews}) == 4
+    assert min(skews) > 0
+    assert skews[1] == fullest_skew(256, 8, 1.0, 1)
+    even, full = (deepep_model(1, power=power, seed=1) for power in (0.0, 1.0))
+    shape = StepShape(4096, 0, 0, ((4096, 0),), 1, 32768)
+    times = []
+    for model in (even, full):
+        forward = model.step_times(model.layout(model.spec.parallel)).forward
+        times.append(next(item.time_s for item in forward.kernels(shape) if item.name == "experts"))
+    assert times[1] > times[0]
+    with pytest.raises(ValueError, match="set either skew or power"):
+        deepep_model(1, power=1.0, skew=0.2)
 
 
 def test_tokens_are_sent_once_to_a_group_of_ranks_with_their_experts() -> None:

@@ -18,6 +18,7 @@ from clusim.hardware.frameworks import CONTEXT
 from clusim.hardware.kernels.measured_tables import find_table
 from clusim.jobs.times import Times, shared_answers
 from clusim.lowering.grain import QUICK
+from clusim.serving.exchange import ServedDeepEp, fullest_skew
 from clusim.serving.forward import ForwardPass
 from clusim.serving.layout import (
     EXPERTS_ONLY,
@@ -47,6 +48,7 @@ from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
 from clusim.workload.chips import chip_at, measured_on
+from clusim.workload.host import peer_rates
 from clusim.workload.kernels import PRECISIONS, Chip
 from clusim.workload.models.transformer_sizes import TransformerSizes
 from clusim.workload.parallel.plan import model_of
@@ -89,10 +91,30 @@ class ServedModel:
             self._chip("bf16"),
             self.endpoint,
             self.engine,
-            self.spec.experts.exchange,
-            self.spec.experts.skew,
+            *self._exchange(layout),
         )
         return ServedStepTimes(self.setup, forward, self.times, first)
+
+    def _exchange(
+        self, layout: ReplicaLayout
+    ) -> tuple[str, float, ServedDeepEp | None]:
+        """Return the exchange for experts, its skew, and DeepEP if chosen."""
+        spec, groups, deepep = self.spec.experts, layout.expert, None
+        skew = spec.skew
+        if spec.power and self.model.experts:
+            skew = fullest_skew(self.model.experts, groups, spec.power, spec.seed)
+        if spec.exchange == "deepep":
+            machines = -(-layout.group // self.per_node)
+            inside_Bps, _ = peer_rates(self.setup.fabric)
+            deepep = ServedDeepEp(layout, machines, inside_Bps, spec.low_latency)
+            deepep.check()
+        return spec.exchange, skew, deepep
+
+    @property
+    def per_node(self) -> int:
+        """GPUs of a node."""
+        fabric = self.setup.fabric
+        return fabric.num_ranks // max(1, fabric.num_zones)
 
     def _check_place(self, need: int) -> None:
         """Raise an error without enough GPUs for replicas."""
@@ -173,9 +195,7 @@ class ServedModel:
             for pool in pools
             for _ in range(pool.replicas)
         ]
-        fabric = self.setup.fabric
-        per_node = fabric.num_ranks // max(1, fabric.num_zones)
-        places = place_replicas(sizes, per_node)
+        places = place_replicas(sizes, self.per_node)
         self._check_place(places.pop())
         return [[places.pop(0) for _ in range(pool.replicas)] for pool in pools]
 

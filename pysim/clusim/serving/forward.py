@@ -23,6 +23,7 @@ from clusim.hardware.kernels.decoding import (
 )
 from clusim.hardware.kernels.fused import BLOCK, Fused, moved_s
 from clusim.hardware.kernels.products import Silicon
+from clusim.serving.exchange import ServedDeepEp
 from clusim.serving.layout import (
     CACHE_BYTES,
     PLAIN_BYTES,
@@ -32,6 +33,7 @@ from clusim.serving.layout import (
 from clusim.topology.node import Endpoint
 from clusim.workload.deepep import Routed
 from clusim.workload.kernels import Chip, Gemm
+from clusim.workload.layers import Comm
 
 LATENT_HEADS = 64
 """Heads of queries that share a wave of latent attention (`Decoding.kv_heads`)."""
@@ -83,12 +85,15 @@ class StepMessage(NamedTuple):
         Consecutive ranks of a group.
     number : int
         Number, one after the other.
+    exchange : Comm or None
+        DeepEP's exchange.
     """
 
     operation: str
     size_bytes: int
     ranks: int
     number: int
+    exchange: Comm | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ class ForwardPass:
     exchange : str
         Exchange of tokens for experts with data parallelism of attention: ``gather`` (all-gather and
         reduce-scatter) or ``alltoall``, which dispatches 8 bits and combines 16, each token once to a
-        group of ranks with some of its experts.
+        group of ranks with some of its experts; ``deepep``: by `deepep`.
     skew : float
         Additional load of the fullest group of experts, as a fraction.
     """
@@ -116,6 +121,7 @@ class ForwardPass:
     engine: ServingEngine
     exchange: str = "gather"
     skew: float = 0.0
+    deepep: ServedDeepEp | None = None
 
     @cached_property
     def _peaks(self) -> Silicon:
@@ -301,7 +307,13 @@ class ForwardPass:
             yield StepMessage("allreduce", size, layout.tensor, count)
         if spread and shape.everywhere:
             every = shape.everywhere * model.hidden * PLAIN_BYTES
-            if self.exchange == "alltoall":
+            if self.deepep is not None:
+                prompts = bool(shape.chunks)
+                for comm in self.deepep.exchanges(shape.tokens, prompts=prompts):
+                    yield StepMessage(
+                        comm.name, comm.bytes, layout.group, layout.moe_layers, comm
+                    )
+            elif self.exchange == "alltoall":
                 experts = model.experts, model.top_k
                 routed = Routed(shape.tokens, model.hidden, layout.expert, *experts)
                 sent = round(routed.copies * layout.expert_cut * model.hidden)

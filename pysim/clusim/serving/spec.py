@@ -125,10 +125,24 @@ class LimitSpec(Spec):
 
 
 class ExchangeSpec(Spec):
-    """Exchange of tokens for experts with data parallelism of attention, and the load of the fullest group."""
+    """Exchange of tokens for experts with data parallelism of attention, and the load of the fullest group.
 
-    exchange: Literal["gather", "alltoall"] = "gather"
+    ``skew`` is its additional load; ``power`` shapes the popularity of experts, in an order by ``seed``.
+    """
+
+    exchange: Literal["gather", "alltoall", "deepep"] = "gather"
+    low_latency: bool = False
     skew: Annotated[float, Field(ge=0, le=16)] = 0.0
+    power: Annotated[float, Field(ge=0, le=8)] = 0.0
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> ExchangeSpec:
+        if self.skew and self.power:
+            raise PydanticCustomError("experts", "set either skew or power")
+        if self.low_latency and self.exchange != "deepep":
+            raise PydanticCustomError("experts", "low_latency needs exchange deepep")
+        return self
 
 
 class PoolSpec(Spec):

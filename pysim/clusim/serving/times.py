@@ -12,9 +12,11 @@ from functools import cached_property
 from math import log2
 
 from clusim.jobs.times import Times
+from clusim.serving.exchange import exchange_legs
 from clusim.serving.forward import ForwardPass, StepMessage, StepShape
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
+from clusim.workload.layers import Comm
 
 STEP_CLASSES = 32
 """Classes of an octave of tokens: within 1.1 %."""
@@ -129,6 +131,8 @@ class ServedStepTimes:
             algorithm = engine.reduce_algorithm(message.ranks, message.size_bytes)
             more_ps = engine.host_ps("reduction") if algorithm else 0
         operation = message.operation
+        if message.exchange is not None:
+            return self._exchange_s(message.exchange, range(first, ranks[-1] + 1))
         if operation == "send":
             operation, stage = "sendrecv", self.forward.layout.group
             ranks = (first, first + stage)
@@ -139,10 +143,29 @@ class ServedStepTimes:
             algorithm=algorithm,
             dtype="bfloat16",
         )
+        return (self._kernel_ps(request, algorithm) + more_ps) * 1e-12
+
+    def _kernel_ps(self, request: Request, *key: object) -> int:
+        """Return the time of a collective, stored [ps]."""
         setup = request.setup
-        system = setup.identity, setup.nodes, ranks, setup.env, str(setup.release)
-        kernel = self.times.stored(
-            ("serve", *system, *message, algorithm),
+        system = setup.identity, setup.nodes, setup.ranks, setup.env
+        size = request.operation, request.size_bytes, str(setup.release)
+        return self.times.stored(
+            ("serve", *system, *size, *key),
             lambda: self.times.kernel(request).time_ps,
         )
-        return (kernel + more_ps) * 1e-12
+
+    def _exchange_s(self, step: Comm, ranks: range) -> float:
+        """Return the time of a dispatch or combine of DeepEP: of its longest leg [s]."""
+        times = [step.least_ps]
+        for leg in exchange_legs(step, ranks, self.per_node):
+            request = Request(
+                replace(self.setup, ranks=leg.ranks),
+                "alltoall",
+                leg.bytes,
+                protocol=leg.protocol,
+                channels=leg.channels,
+                dtype="bfloat16",
+            )
+            times.append(self._kernel_ps(request, leg.protocol, leg.channels))
+        return max(times) * 1e-12

@@ -32,6 +32,8 @@ COLLECTIVES = {
     "all_gather": "gathers",
     "reduce_scatter": "reduce-scatters",
     "alltoall": "exchange for experts",
+    "dispatch": "exchange for experts",
+    "combine": "exchange for experts",
     "send": "sends between stages",
 }
 
