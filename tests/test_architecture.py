@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from support.torch_programs import Later
+
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 PACKAGE = ROOT / "pysim" / "clusim"
@@ -185,6 +187,11 @@ def test_files_of_tests_import_no_library_that_takes_seconds() -> None:
         if re.search(rf"^(import|from) ({'|'.join(slow)})\b", text, re.M):
             top = imports(ast.parse(text), top_only=True)
             assert not {name.split(".")[0] for name in top} & slow, path.name
+
+
+def test_what_is_imported_later_is_not_imported_by_collection() -> None:
+    """pytest asks all that a module has for these names."""
+    assert not any(hasattr(Later("nosuch"), name) for name in ("__test__", "_mock_name"))
 
 
 def room_of(module: str) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
 import pytest
-from sphinx.util.inventory import InventoryFile
 
 ROOT = Path(__file__).resolve().parents[2]
 FRONTS = (
@@ -77,6 +76,8 @@ def test_every_page_of_the_documentation_is_on_the_site(site: Path) -> None:
 
 
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
+    from sphinx.util.inventory import InventoryFile  # a second of imports
+
     inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="")
     told = {
         name for kind, names in inventory.data.items() if kind.startswith("py:") for name in names

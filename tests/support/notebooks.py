@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbclient import NotebookClient
 
 __all__ = ["NEEDS", "NOTEBOOKS", "execute", "said"]
 
@@ -31,6 +30,8 @@ _OWN = re.compile(r"<[A-Z]\w+ .*>")
 
 def execute(path: Path) -> Any:
     """Return a notebook as it is after a run in a fresh kernel; raises `CellExecutionError` where a cell fails."""
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,

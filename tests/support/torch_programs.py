@@ -36,7 +36,7 @@ class Later:
         self._path = module, attribute
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # pytest looks for fixtures in all that a module has
+        if name.startswith(("__", "_mock")):  # pytest looks for fixtures in all that a module has
             raise AttributeError(name)
         module, attribute = self._path
         return attrgetter(f"{attribute}.{name}".lstrip("."))(import_module(module))
