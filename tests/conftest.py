@@ -105,8 +105,8 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
-UNPROVEN = {"formats", "jobs", "replays"}
-"""Rooms whose tests read no bottleneck, except in files with the mark `proof`."""
+UNPROVEN = {"base", "cli", "formats", "jobs", "policies", "replays", "report"}
+"""Rooms whose tests read no bottleneck, except in files and tests with the mark `proof`."""
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,8 @@ Clusim = Callable[..., Any]
 
 ROOT = Path(__file__).resolve().parents[2]
 
+pytestmark = pytest.mark.proof
+
 
 def _never(constant: str) -> NoReturn:
     pytest.fail(f"{constant} is no JSON")

@@ -196,6 +196,7 @@ def test_commands_say_what_error_to_expect(clusim: Clusim, tmp_path: Path) -> No
     assert len(json.loads(clusim(*sweep, "--jobs", 1, "--json").out)["expected_errors"]) == 1
 
 
+@pytest.mark.proof
 def test_rows_are_explained_by_the_verdict_of_their_kernel(clusim: Clusim) -> None:
     sweep = ("nccl-tests", "all_reduce_perf", "dgx-h100", "-b", "8K", "-e", "8K", "--jobs", 1)
     shown = clusim(*sweep, "--explain").out

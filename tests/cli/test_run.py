@@ -51,6 +51,7 @@ def test_both_engines_give_the_same_fingerprint(clusim: Clusim) -> None:
     assert compiled["fingerprint"] == slow["fingerprint"]
 
 
+@pytest.mark.proof
 def test_text_output_is_what_it_was(clusim: Clusim) -> None:
     """The numbers that depend on the machine are masked; everything else is reviewed as text."""
     done = clusim(*SMALL, "--granularity", "packet", "--verify")
@@ -136,6 +137,7 @@ def test_no_progress_bar_without_a_terminal(
     assert clusim(*SMALL).err == ""
 
 
+@pytest.mark.proof
 def test_a_progress_bar_on_a_terminal(clusim: Clusim, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusim_cli.progress.QUIET_S", 0.0)
     monkeypatch.setattr("clusim.simulation.session.SLICE_S", 0.0)

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.usefixtures("without_proof")
 
 Clusim = Callable[..., Any]
 
+pytestmark = pytest.mark.proof
+
 CALL = ("run", *CALLS["run"][0])
 
 

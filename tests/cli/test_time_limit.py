@@ -15,6 +15,8 @@ from clusim.simulation.session import Watch
 from clusim_cli import options
 from support.covering import THOROUGH
 
+pytestmark = pytest.mark.proof
+
 Clusim = Callable[..., Any]
 TRACES = Path(__file__).resolve().parents[2] / "traces"
 LOG = TRACES / "nccl-8xh100.log"

@@ -47,7 +47,7 @@ def test_savings_of_a_policy_in_python_are_those_of_the_engine() -> None:
     changes = ("roce x2", "cta x2")
     savings, runs = [], []
     for policy in ("", "sender=dcqcn-policy"):
-        request = Request(Setup("hgx-h20", 2, policy=policy), "sendrecv", 4 << 20)
+        request = Request(Setup("hgx-h20", 2, policy=policy), "sendrecv", 2 << 20)
         result = result_of(request, RunOptions(confirm=True))
         saved_ps = {one.remedy: one.saving_ps for one in result.diagnose().causes}
         savings.append([saved_ps[change] for change in changes])

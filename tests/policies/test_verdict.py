@@ -11,6 +11,8 @@ import clusim
 from clusim.results.cause_kinds import CauseKind
 from support import sender_policies
 
+pytestmark = pytest.mark.proof
+
 POLICY = f"sender={sender_policies.PLACE}:Slow"
 REMEDY = "--policy sender=none"
 

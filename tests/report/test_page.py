@@ -63,6 +63,7 @@ def test_a_page_is_one_well_formed_small_file(name: str, request: pytest.Fixture
     assert len(text.encode()) < 400_000
 
 
+@pytest.mark.proof
 def test_a_page_says_what_the_result_says(collective: Path) -> None:
     feed = Feed.open(collective)
     text = page(feed)

@@ -67,9 +67,11 @@ PLANNED: dict[str, Callable[[], int]] = {
 @pytest.mark.parametrize("operation", ["allreduce", "sendrecv"])
 def test_what_the_verdict_says_of_faster_links_is_what_if(operation: str) -> None:
     """Line rates of DCQCN, costs of CTAs beside a NIC and flags to the host depend on the rate of RoCE links."""
-    result = result_of(Request(Setup("hgx-h20", 2), operation, 4 << 20), RunOptions(confirm=True))
+    size = {"allreduce": 4, "sendrecv": 2}[operation]
+    request = Request(Setup("hgx-h20", 2), operation, size << 20)
+    result = result_of(request, RunOptions(confirm=True))
     (cause,) = [one for one in result.diagnose().causes if one.remedy == "roce x2"]
-    (row,) = asked(f"run hgx-h20 --nodes 2 -c {operation} --size 4MiB", "roce x2")["rows"]
+    (row,) = asked(f"run hgx-h20 --nodes 2 -c {operation} --size {size}MiB", "roce x2")["rows"]
     assert cause.saving_ps == result.time_ps - row["held"]["time_ps"]
 
 

@@ -71,7 +71,8 @@ def image_of(request):
 @pytest.mark.parametrize(("what", "batch"), BATCHES)
 def test_windows_equal_the_reference(what, batch):
     fewer, reached = 0, set()
-    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+    step = 1 if THOROUGH else 2  # the reference takes most of the time
+    for seed in range(batch * BATCH, (batch + 1) * BATCH, step):
         image = MAKERS[what](seed)
         sims = Wanted(image), windows(image), events(image)
         stops = [sim.run(until_ps=LIMIT_PS) for sim in sims]
@@ -84,7 +85,7 @@ def test_windows_equal_the_reference(what, batch):
             error.add_note(f"{MAKERS[what].__name__}({seed})")
             raise
     assert what.removeprefix("some ") in reached
-    assert fewer > BATCH // 4, "nothing was windowed"
+    assert fewer > BATCH // 4 // step, "nothing was windowed"
 
 
 @pytest.mark.parametrize(("what", "batch"), BATCHES)
