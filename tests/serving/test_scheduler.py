@@ -119,3 +119,14 @@ def test_a_request_that_never_fits_is_refused() -> None:
     one.add(Sequence(0, 0, 40, 8))
     with pytest.raises(InputError, match="request 1: 49 tokens need 4 blocks, and the cache has 3"):
         one.add(Sequence(1, 0, 40, 9))
+
+
+def test_a_transferred_sequence_joins_the_running_ones() -> None:
+    """Prompts have steps of their own (sglang); a sequence with a complete cache needs none."""
+    scheduler = SequenceScheduler("sglang", 512, 8, 16, 100)
+    for number in range(2):
+        scheduler.add(Sequence(number, 0, 64, 8, computed=64, generated=1))
+        scheduler.finish_steps(scheduler.plan_step(), range(1, 2))
+    assert [item.generated for item in scheduler.running] == [3, 2]
+    scheduler.add(Sequence(2, 0, 64, 8))
+    assert [portion.tokens for portion in scheduler.plan_step()] == [64]

@@ -163,6 +163,30 @@ def test_a_disaggregated_row_is_predicted(tmp_path: Path) -> None:
     assert alone.nodes is None
 
 
+def test_lengths_and_steps_of_a_row_are_those_of_its_benchmark(tmp_path: Path) -> None:
+    """InferenceX draws 80 to 100 % of 1,024 and 8,192; aiconfigurator's have equal lengths and short steps."""
+    path = tmp_path / "runs.csv"
+    row = "H100,4,vllm,Llama-3.1-8B,fp8,4,0,1,{},8,30,10,{}\n"
+    rows = [
+        ("1024,8192", "measured 2025-10-29"),
+        ("1024,8192", ""),
+        ("2000,500", "measured 2026-03-23"),
+    ]
+    path.write_text(HEAD + "".join(row.format(*cells) for cells in rows), encoding="utf-8")
+    specs = [item.spec() for item in read_serving_rows([path])]
+    lengths = [(spec.requests.input.uniform, spec.requests.output.uniform) for spec in specs]
+    assert lengths == [
+        ([819, 1024], [6554, 8192]),
+        ([1024] * 2, [8192] * 2),
+        ([2000] * 2, [500] * 2),
+    ]
+    assert [spec.batching.max_batched_tokens for spec in specs] == [
+        8192,
+        8 + 1024 + 1500,
+        8 + 2000 + 1500,
+    ]
+
+
 def test_experts_on_all_ranks_are_not_counted_twice(tmp_path: Path) -> None:
     """Tables with tp 64 and ep 8 of one server of 8 GPUs multiply the two."""
     path = tmp_path / "runs.csv"

@@ -149,8 +149,10 @@ class SequenceScheduler:
         """Return the portions of the next step, and allocate their blocks."""
         self.stopped = "tokens"
         if self.rule == "sglang":
+            # Sequences whose cache was transferred join the running ones.
             admitted = self._admit([], self.max_tokens)
-            return admitted or self._continue_running(self.max_tokens)[0]
+            prompts = [portion for portion in admitted if not portion.decodes]
+            return prompts or self._continue_running(self.max_tokens)[0]
         if self.rule == "static" and self.running:
             return self._continue_running(self.max_tokens)[0]
         portions, left = self._continue_running(self.max_tokens)

@@ -70,7 +70,15 @@ MODELS = (
 """Models by a pattern of their names."""
 
 LENGTH_SHARE = 0.8
-"""Least length of requests relative to the nominal one; **assumed**: InferenceX's scripts draw 80 to 100 %."""
+"""Least length of requests of InferenceX relative to the nominal one; **assumed**: its scripts draw 80 to 100 %."""
+
+SCENARIOS = ((1024, 1024), (1024, 8192), (8192, 1024))
+"""Nominal lengths of InferenceX. Dated rows with these are its runs; others are assumed to be like the benchmarks that
+aiconfigurator generates: equal lengths (its ``isl_stddev`` is 0), so that requests of a closed loop end together.
+"""
+
+MORE_TOKENS = 1500
+"""Tokens of a step beyond a prompt and the sequences, in the engine settings that aiconfigurator generates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,28 @@ class ServingRow:
         engine = ENGINES[self.engine]
         return (
             f"engine {self.release or 'of an unknown release'}: kernels of {self.engine} {engine.release}",
-            f"lengths of {LENGTH_SHARE:.0%} to 100% of the nominal ones, {PER_CONCURRENT} requests for each at a time",
+            f"{self._length_words()}, {PER_CONCURRENT} requests for each at a time",
+        )
+
+    @property
+    def has_drawn_lengths(self) -> bool:
+        """True for runs of InferenceX, with lengths of 80 to 100 %."""
+        return (self.input, self.output) in SCENARIOS and "measured" in self.note
+
+    def _batching(self) -> dict[str, int]:
+        """Return the limits of the scheduler."""
+        limits = {"max_sequences": max(self.concurrency, 1)}
+        if not self.has_drawn_lengths:
+            limits["max_batched_tokens"] = (
+                self.concurrency + self.input + MORE_TOKENS
+            )
+        return limits
+
+    def _length_words(self) -> str:
+        if self.has_drawn_lengths:
+            return f"lengths of {LENGTH_SHARE:.0%} to 100% of the nominal ones"
+        return (
+            f"the nominal lengths, steps of {MORE_TOKENS} tokens more than a prompt"
         )
 
     def spec(self) -> ServingSpec:
@@ -142,14 +171,18 @@ class ServingRow:
                 "engine": {"name": self.engine},
                 "precision": {"weights": weights, "cache": cache},
                 "requests": {
-                    "input": _lengths(self.input),
-                    "output": _lengths(self.output),
+                    "input": self._lengths(self.input),
+                    "output": self._lengths(self.output),
                     "concurrency": self.concurrency,
                 },
-                "batching": {"max_sequences": max(self.concurrency, 1)},
+                "batching": self._batching(),
                 **replicas,
             }
         )
+
+    def _lengths(self, nominal: int) -> dict[str, list[int]]:
+        least = round(LENGTH_SHARE * nominal) if self.has_drawn_lengths else nominal
+        return {"uniform": [max(1, least), nominal]}
 
     def _replicas(self) -> tuple[dict[str, Any], list[int]]:
         """Return the keys of replicas or pools, and the ranks of each."""
@@ -210,10 +243,6 @@ def _parallel(tensor: int, pipeline: int, data: int, expert: int) -> dict[str, i
         "expert": min(max(1, expert), tensor * data),
         "attention_data": data,
     }
-
-
-def _lengths(nominal: int) -> dict[str, list[int]]:
-    return {"uniform": [max(1, round(LENGTH_SHARE * nominal)), nominal]}
 
 
 def is_serving_table(path: Path) -> bool:
