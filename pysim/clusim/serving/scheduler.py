@@ -149,7 +149,7 @@ class SequenceScheduler:
         """Return the portions of the next step, and allocate their blocks."""
         self.stopped = "tokens"
         if self.rule == "sglang":
-            # Sequences whose cache was transferred join the running ones.
+            # Sequences with a transferred cache join the batch at once.
             admitted = self._admit([], self.max_tokens)
             prompts = [portion for portion in admitted if not portion.decodes]
             return prompts or self._continue_running(self.max_tokens)[0]
