@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "programs": "base formats hardware jobs lowering nccl nccltests replays simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule serving simulation topology"
     " training workload",
-    "studies": "analysis base jobs nccl nccltests policies replays report results simulation topology training"
+    "studies": "analysis base jobs nccl nccltests policies replays report results serving simulation topology training"
     " workload",
     "clusim": "base collectives nccltests policies programs replays results schedule serving simulation studies"
     " topology training validation workload",

@@ -13,7 +13,10 @@ from clusim_cli.params import RANKS, SERVING, TOPOLOGY
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
-    from clusim.serving.api import ServedModel
+    from pathlib import Path
+
+    from clusim.serving.api import ServedModel, ServeRequest
+    from clusim.serving.report import ServedLoad
 
 
 @click.command(
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
               help="Only show the kernels and collectives of a prefill and a decode step.")  # fmt: skip
 @options.html(
     more="It has the verdict, latencies, steps, requests and cache over time."
+)
+@options.plot(
+    more="It has the throughput of each load over the throughput of a user."
 )
 @options.strict()
 @options.as_json("clusim_cli.forms:ServeJson")
@@ -62,14 +68,13 @@ def command(
         raise click.UsageError("--requests: not with --concurrency")
     if picked["step_parts"] and (picked["requests"] or len(loads) > 1):
         raise click.UsageError("--step-parts: not with --requests or several loads")
+    if picked["plot"] and len(loads) < 2:
+        raise click.UsageError(
+            "--plot needs several loads, such as --concurrency 1,4"
+        )
     if picked["html"] and (picked["step_parts"] or len(loads) > 1):
         raise click.UsageError("--html: not with --step-parts or several loads")
-    changes: dict[str, Any] = {}
-    if picked["requests"]:
-        changes = _only("file", picked["requests"])
-    elif loads:
-        changes = _only("concurrency", loads[0])
-    model = load_model(serving, topology, nodes, changes)
+    model = load_model(serving, topology, nodes, _load_changes(picked))
     doubts(model.setup, picked["strict"], quiet=as_json)
     if picked["step_parts"]:
         rows = layer_rows(*_typical(model))
@@ -84,6 +89,8 @@ def command(
                 not no_progress, f"requests of {load} at a time"
             ) as tell:
                 served.append(ServedLoad.of(load, model.run(tell)))
+        if picked["plot"] is not None:
+            _draw(served, picked["plot"])
         out = [row.to_json() for row in served]
         click.echo(json.dumps(out) if as_json else "\n".join(load_lines(served)))
         return
@@ -95,6 +102,36 @@ def command(
 
         write_bytes(picked["html"], serving_page(result).encode())
     click.echo(json.dumps(result.to_json()) if as_json else serving_report(result))
+
+
+def _draw(served: list[ServedLoad], path: Path) -> None:
+    from clusim.base.display import Plot
+    from clusim.serving.report import plot_loads
+
+    Plot(plot_loads({"": served})).save(path)
+
+
+def asked(
+    serving: str,
+    topology: str | None,
+    nodes: int | None,
+    changes: dict[str, Any] | None = None,
+    **picked: Any,
+) -> ServeRequest:
+    """Return the request of the options; `changes` are keys of the file by their path."""
+    from clusim.serving.api import serve_request
+
+    return serve_request(
+        serving, topology, nodes, {**_load_changes(picked), **(changes or {})}
+    )
+
+
+def _load_changes(picked: dict[str, Any]) -> dict[str, Any]:
+    """Return the changes of the options on requests."""
+    if picked["requests"]:
+        return _only("file", picked["requests"])
+    loads = picked["concurrency"]
+    return _only("concurrency", loads[0]) if loads else {}
 
 
 def _only(name: str, value: Any) -> dict[str, Any]:

@@ -53,7 +53,8 @@ def command(
     Below run: are the words of "clusim run" (topology, nodes, collective, size, algorithm, protocol, channels, dtype,
     redop, root, ranks, env, nccl_version, symmetric, fault, granularity, seed), below train: the words of "clusim
     train" (workload, topology, nodes, steps, fold, estimate, fault, granularity, seed) and change:, keys of the
-    workload by their path. A list is an axis; a list in it is one value.
+    workload by their path, below serve: serving, topology, nodes and change: of its file. A list is an axis; a list in
+    it is one value.
 
     The same command continues an interrupted sweep. Points run again if clusim or their files have changed; points
     outside this grid stay in the table.
@@ -94,6 +95,14 @@ MEASURES = {
         "ran_protocol",
     ),
     "train": ("gpus", "step_time_s", "mfu", "memory_GiB", "fits"),
+    "serve": (
+        "gpus",
+        "ttft_ms",
+        "tpot_ms",
+        "tokens_per_s_per_gpu",
+        "good_per_s",
+        "cache",
+    ),
 }
 """Columns printed in addition to the axes."""
 

@@ -17,7 +17,7 @@ from clusim_cli.progress import counted_progress
 if TYPE_CHECKING:
     from clusim.studies.whatif.api import AnyAsked, AnyChange
 
-BASES = ("run", "nccl-tests", "replay", "train")
+BASES = ("run", "nccl-tests", "replay", "train", "serve")
 """Commands accepted as baselines."""
 
 
@@ -41,14 +41,14 @@ def command(
     as_json: bool,
     no_progress: bool,
 ) -> int:
-    """Run BASELINE, the words of a run, nccl-tests, replay or train command in quotes, and again with each CHANGE.
+    """Run BASELINE, words of a run, nccl-tests, replay, train or serve command in quotes, and again with each CHANGE.
 
     CHANGE, in quotes, is options of that command ("--fault 'nic n0/nic0 down'", "--algorithm tree", "--ranks 0-3",
     "--nccl-version 2.19", "--env NCCL_ALGO=Ring"), another system ("dgx-h100"), a factor of speed ("nvlink x2" is twice
     as fast; "gpu0-nvswitch0 x0.5", "hbm x2", "latency x2"; a link class or two ends), a disabled transport
     ("p2p off", "gpudirect off", "pxn off", "shm off"), a repair ("rank 3 repaired", "gpu0-nvswitch0.0 repaired": the
-    baseline without this fault), or, of train, keys of the workload ("parallel.tensor=4") and faster kernels or host
-    threads ("compute x2", "host x2").
+    baseline without this fault), or, of train and serve, keys of the file ("parallel.tensor=4", "beside=null") and
+    faster kernels or hosts ("compute x2", "host x2").
 
     Each change is simulated twice: with the baseline's plan, and re-planned by NCCL. A change that cannot run has the
     reason in its row; the exit code is then 2.
@@ -130,8 +130,10 @@ def _asked(kind: str, words: list[str], text: str) -> AnyAsked:
 def _key(kind: str, word: str) -> tuple[str, Any]:
     import yaml
 
-    if kind != "train":
-        raise click.UsageError(f"{word!r}: keys of a workload are for train only")
+    if kind not in ("train", "serve"):
+        raise click.UsageError(
+            f"{word!r}: keys of a file are for train and serve only"
+        )
     name, _, value = word.partition("=")
     return name, yaml.safe_load(value)
 

@@ -192,6 +192,45 @@ def plot_pareto(
     return figure
 
 
+class RatePoint(NamedTuple):
+    """Throughput of a user and of a GPU [tokens/s], and the load."""
+
+    per_user: float
+    per_gpu: float
+    words: str
+
+
+def plot_rates(
+    series: Mapping[str, Sequence[RatePoint]], width_in: float = SCREEN_IN
+) -> Figure:
+    """Draw the throughput of GPUs over the throughput of users, a curve for each name."""
+    with styled_figure(Look(width_in)) as figure:
+        figure.set_size_inches(width_in, width_in * 0.6)
+        axes = figure.add_subplot()
+        for number, (name, points) in enumerate(series.items()):
+            x, y = ([point[axis] for point in points] for axis in (0, 1))
+            colour = PALETTE[number % len(PALETTE)]
+            mark = MARKS[number % len(MARKS)]
+            axes.plot(
+                x, y, color=colour, marker=mark, markersize=4, label=name or None
+            )
+            for point in points:
+                axes.annotate(
+                    point.words,
+                    point[:2],
+                    xytext=(5, 4),
+                    textcoords="offset points",
+                    fontsize="small",
+                )
+        axes.margins(0.1, 0.1)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("tokens/s of a user")
+        axes.set_ylabel("tokens/s of a GPU")
+        axes.grid(color="#e3e6eb", linewidth=0.5)
+        _head(figure, axes, "throughput at several numbers of requests")
+    return figure
+
+
 def _head(figure: Any, axes: Any, title: str) -> None:
     """Put the title and the legend above the axes."""
     axes.set_title(title, loc="left")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -54,11 +54,44 @@ from clusim.workload.models.transformer_sizes import TransformerSizes
 from clusim.workload.parallel.plan import model_of
 
 
+@dataclass(frozen=True)
+class ServeRequest:
+    """A serving file on a system.
+
+    Attributes
+    ----------
+    compute, host : float
+        Speed of kernels, and of the engine's host.
+    """
+
+    spec: ServingSpec
+    setup: Setup
+    compute: float = 1.0
+    host: float = 1.0
+
+    def faster(self, hardware: str, factor: float) -> ServeRequest:
+        """Return the request with faster kernels (``compute``) or host."""
+        if hardware == "compute":
+            return replace(self, compute=self.compute * factor)
+        return replace(self, host=self.host * factor)
+
+    def run(self) -> Serving:
+        """Serve the requests of the file."""
+        return ServedModel(self.spec, self.setup, self.compute, self.host).run()
+
+
 class ServedModel:
     """A serving file on a system: its engine and replicas."""
 
-    def __init__(self, spec: ServingSpec, setup: Setup) -> None:
+    def __init__(
+        self,
+        spec: ServingSpec,
+        setup: Setup,
+        compute_speed: float = 1.0,
+        host_speed: float = 1.0,
+    ) -> None:
         self.spec, self.setup = spec, setup
+        self.compute_speed, self.host_speed = compute_speed, host_speed
         model = model_of(spec.model)
         if not isinstance(model, TransformerSizes):
             raise InputError(
@@ -93,7 +126,9 @@ class ServedModel:
             self.engine,
             *self._exchange(layout),
         )
-        return ServedStepTimes(self.setup, forward, self.times, first)
+        return ServedStepTimes(
+            self.setup, forward, self.times, first, self.compute_speed
+        )
 
     def _exchange(
         self, layout: ReplicaLayout
@@ -233,11 +268,12 @@ class ServedModel:
 
     def _host(self) -> ServingHost:
         spec, figures = self.spec.engine, ServingHost.of(self.engine)
-        return ServingHost(
+        times_ps = (
             figures.step_ps if spec.step is None else spec.step,
             figures.sequence_ps if spec.sequence is None else spec.sequence,
             figures.request_ps if spec.request is None else spec.request,
         )
+        return ServingHost(*(round(ps / self.host_speed) for ps in times_ps))
 
     def run(self, tell: Tell | None = None) -> Serving:
         """Serve the requests of the file."""
@@ -351,13 +387,13 @@ class ServedModel:
         )
 
 
-def load_model(
+def serve_request(
     workload: str | Path | ServingSpec,
     topology: str | Path | Fabric | None = None,
     nodes: int | None = None,
     changes: Mapping[str, Any] | None = None,
-) -> ServedModel:
-    """Return the served model of a file on a system; by default the file's."""
+) -> ServeRequest:
+    """Return the request of a serving file on a system; by default the file's."""
     spec = (
         workload
         if isinstance(workload, ServingSpec)
@@ -367,7 +403,18 @@ def load_model(
     if not name:
         raise InputError("topology missing in the serving file; set topology")
     count = nodes if nodes is not None or topology is not None else spec.nodes
-    return ServedModel(spec, Setup(name, count))
+    return ServeRequest(spec, Setup(name, count))
+
+
+def load_model(
+    workload: str | Path | ServingSpec,
+    topology: str | Path | Fabric | None = None,
+    nodes: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> ServedModel:
+    """Return the served model of a file on a system; by default the file's."""
+    request = serve_request(workload, topology, nodes, changes)
+    return ServedModel(request.spec, request.setup)
 
 
 def serve(

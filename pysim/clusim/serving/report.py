@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from clusim.base.json_schema import JsonObject, Round3
 from clusim.base.tables import text_table
 from clusim.base.units import format_size
+from clusim.report.charts import RatePoint, plot_rates
 from clusim.serving.forward import StepShape
 from clusim.serving.result import Latency, Serving
 from clusim.serving.times import ServedStepTimes, pad_tokens
@@ -19,6 +21,9 @@ from clusim.serving.verdict import (
     share_words,
     step_limit,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def run_rows(result: Serving) -> list[Sequence[object]]:
@@ -181,6 +186,23 @@ def load_lines(rows: Sequence[ServedLoad]) -> list[str]:
             )
         )
     return text_table(layout, cells)
+
+
+def plot_loads(series: Mapping[str, Sequence[ServedLoad]]) -> Figure:
+    """Draw the loads of one or several configurations by name."""
+    return plot_rates(
+        {
+            name: [
+                RatePoint(
+                    row.tokens_per_s_per_user,
+                    row.tokens_per_s_per_gpu,
+                    str(row.concurrency),
+                )
+                for row in rows
+            ]
+            for name, rows in series.items()
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,9 +103,9 @@ class Serving(JsonObject):
     good_per_s : float
         Requests within the limits over the time; all requests without limits.
     records, cache_records : list of StepRecord
-        Steps of all replicas; of those whose cache is shown.
+        Steps of all replicas; steps of decoding replicas.
     batch_blocks, batches : int
-        Blocks of a batch in flight of these; batches in flight of all replicas.
+        Blocks of a decoding batch in flight; batches in flight of all replicas.
     steps, different_steps : int
         Steps; distinct steps.
     cache : CacheUse

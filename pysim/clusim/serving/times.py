@@ -10,13 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import log2
+from typing import TYPE_CHECKING
 
-from clusim.jobs.times import Times
 from clusim.serving.exchange import exchange_legs
 from clusim.serving.forward import ForwardPass, StepMessage, StepShape
 from clusim.simulation.request import Request
 from clusim.simulation.setup import Setup
 from clusim.workload.layers import Comm
+
+if TYPE_CHECKING:
+    from clusim.jobs.times import Times
 
 STEP_CLASSES = 32
 """Classes of an octave of tokens: within 1.1 %."""
@@ -68,12 +71,15 @@ class ServedStepTimes:
         Times of collectives.
     first : int
         First rank of the replica.
+    compute_speed : float
+        Factor of the speed of kernels.
     """
 
     setup: Setup
     forward: ForwardPass
     times: Times
     first: int = 0
+    compute_speed: float = 1.0
     _known: dict[StepShape, ServedStepTime] = field(default_factory=dict)
     _messages: dict[StepMessage, float] = field(default_factory=dict)
 
@@ -105,7 +111,7 @@ class ServedStepTimes:
     def _compute(self, shape: StepShape) -> ServedStepTime:
         result = ServedStepTime()
         for kernel in self.forward.kernels(shape):
-            seconds = kernel.time_s * kernel.number
+            seconds = kernel.time_s * kernel.number / self.compute_speed
             result[kernel.name] = result.get(kernel.name, 0.0) + seconds
         for message in self.forward.messages(shape):
             seconds = self.message_s(message) * message.number

@@ -136,7 +136,7 @@ class ServingVerdict(JsonObject):
 def latency_parts(
     mean_s: float, total_s: float, parts_s: Mapping[str, float]
 ) -> list[LatencyPart]:
-    """Return the parts of a mean latency by those of the sum of all, the largest first; parts of 0 are omitted."""
+    """Return the parts of a mean latency by shares of the sum, the largest first; parts of 0 are omitted."""
     rows = sorted(parts_s.items(), key=lambda item: -item[1])
     return [
         LatencyPart(name, seconds / total_s * mean_s * 1e3, seconds / total_s)
@@ -161,7 +161,7 @@ def limits_of(
     parts_s : iterable of (str, float)
         Kernels, collectives and host.
     memory_bound : bool
-        Reading the weights takes longer than the arithmetic of the products.
+        Reading the weights is longer than the arithmetic of the products.
     """
     result: dict[str, float] = {}
     for name, seconds in parts_s:

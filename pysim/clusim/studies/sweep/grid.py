@@ -1,7 +1,7 @@
 """Grids of runs in YAML: every list is an axis, and all combinations are run.
 
-``run:`` contains options of `clusim run`, ``train:`` options of `clusim train` and, below ``change``, keys of the
-workload by their path (``parallel.tensor``). Each may be a list of such blocks; `keys` defines the
+``run:`` contains options of `clusim run`, ``train:`` and ``serve:`` options of their commands and, below ``change``,
+keys of the file by their path (``parallel.tensor``). Each may be a list of such blocks; `keys` defines the
 options of both. A point of a sweep is one run with its parameters and its result as a row.
 """
 
@@ -24,9 +24,12 @@ from clusim.base.limits import read_text
 from clusim.base.resources import (
     find_topology,
     find_workload,
+    shipped_serving,
     shipped_topologies,
     shipped_workloads,
 )
+from clusim.serving.api import ServeRequest, serve_request
+from clusim.serving.report import ServedLoad
 from clusim.simulation.api import result_of
 from clusim.simulation.expected import expected_of
 from clusim.simulation.plan import plan
@@ -40,6 +43,8 @@ from clusim.training.estimate import stepped
 from clusim.training.request import TrainRequest
 from clusim.workload import load_workload
 
+AnyRequest = Request | TrainRequest | ServeRequest
+
 
 @dataclass(frozen=True)
 class SweepPoint:
@@ -48,14 +53,14 @@ class SweepPoint:
     Attributes
     ----------
     kind : str
-        ``run`` or ``train``.
+        ``run``, ``train`` or ``serve``.
     given : tuple of (str, Cell)
         Parameters from the grid, by column.
     """
 
     kind: str
     given: tuple[tuple[str, Cell], ...]
-    request: Request | TrainRequest
+    request: AnyRequest
 
     @property
     def name(self) -> str:
@@ -98,6 +103,7 @@ def _digests(read: list[str]) -> dict[str, str]:
     shipped_paths = {
         *map(str, shipped_topologies().values()),
         *map(str, shipped_workloads().values()),
+        *map(str, shipped_serving().values()),
     }
     return {
         path: file_digest(path)
@@ -106,7 +112,9 @@ def _digests(read: list[str]) -> dict[str, str]:
     }
 
 
-def _run_request(request: Request | TrainRequest) -> dict[str, Cell]:
+def _run_request(request: AnyRequest) -> dict[str, Cell]:
+    if isinstance(request, ServeRequest):
+        return _serving_row(request)
     return (
         _training_row(request)
         if isinstance(request, TrainRequest)
@@ -173,6 +181,16 @@ def _training_row(request: TrainRequest) -> dict[str, Cell]:
     }
 
 
+def _serving_row(request: ServeRequest) -> dict[str, Cell]:
+    """Return the row of a serving run: mean latencies [ms], throughput, and the cache."""
+    result = request.run()
+    row = ServedLoad.of(0, result).to_json()
+    return {
+        "gpus": result.gpus,
+        **{key: row[key] for key in row if key != "concurrency"},
+    }
+
+
 FIELDS = {
     "collective": "operation",
     "size": "size_bytes",
@@ -215,20 +233,36 @@ def run_point(choice: Mapping[str, Any]) -> SweepPoint:
 def train_point(choice: Mapping[str, Any]) -> SweepPoint:
     """Return the point of training steps; names after ``change.`` are keys of the workload."""
     cells, meant, home = _split(choice)
+    changes, machine = _pop_changes(meant), _pop_machine(meant, home)
+    workload = load_workload(
+        _resolve_file(meant.pop("workload"), home, find_workload), changes
+    )
+    return SweepPoint("train", cells, train_request(workload, machine, **meant))
+
+
+def serve_point(choice: Mapping[str, Any]) -> SweepPoint:
+    """Return the point of a serving run; names after ``change.`` are keys of the file."""
+    cells, meant, home = _split(choice)
+    changes, machine = _pop_changes(meant), _pop_machine(meant, home)
+    name = _resolve_file(meant.pop("serving"), home, shipped_serving().get)
+    return SweepPoint(
+        "serve", cells, serve_request(name, machine, changes=changes, **meant)
+    )
+
+
+def _pop_changes(meant: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of the file that change."""
     prefix = "change."
-    changes = {
+    return {
         name.removeprefix(prefix): meant.pop(name)
         for name in list(meant)
         if name.startswith(prefix)
     }
-    workload = load_workload(
-        _resolve_file(meant.pop("workload"), home, find_workload), changes
-    )
+
+
+def _pop_machine(meant: dict[str, Any], home: Path) -> str | None:
     topology = meant.pop("topology", None)
-    machine = (
-        None if topology is None else _resolve_file(topology, home, find_topology)
-    )
-    return SweepPoint("train", cells, train_request(workload, machine, **meant))
+    return None if topology is None else _resolve_file(topology, home, find_topology)
 
 
 MOST_BYTES = 4 << 20
@@ -238,7 +272,11 @@ MOST_POINTS = 100_000
 """Maximum number of runs of a sweep."""
 
 Make = Callable[[Mapping[str, Any]], SweepPoint]
-_MAKE: dict[str, Make] = {"run": run_point, "train": train_point}
+_MAKE: dict[str, Make] = {
+    "run": run_point,
+    "train": train_point,
+    "serve": serve_point,
+}
 
 
 @dataclass(frozen=True)
@@ -268,7 +306,9 @@ def read_grid(path: str | os.PathLike[str]) -> SweepGrid:
     document = parse(read_text(where, MOST_BYTES), where)
     problems = Problems(where, document, list(document.problems))
     if not isinstance(document.data, dict):
-        raise InputError(f"{where}: must be a mapping with 'run' or 'train'")
+        raise InputError(
+            f"{where}: must be a mapping with 'run', 'train' or 'serve'"
+        )
     for key in document.data.keys() - _MAKE.keys():
         problems.add((key,), f"unknown key{did_you_mean(key, _MAKE)}", key=True)
     points: dict[str, SweepPoint] = {}
@@ -317,10 +357,10 @@ def _axes(
     keys, before = BLOCKS[kind], len(problems.found)
     axes: dict[str, list[Any]] = {}
     for name, value in block.items():
-        if name == "change" and kind == "train":
+        if name == "change" and kind != "run":
             axes |= _changes((*at, name), value, problems)
         elif name not in keys.words:
-            words = [*keys.words, *(["change"] if kind == "train" else [])]
+            words = [*keys.words, *(["change"] if kind != "run" else [])]
             problems.add(
                 (*at, name), f"unknown key{did_you_mean(name, words)}", key=True
             )
@@ -349,7 +389,7 @@ def _changes(
     """Return the axes of changes of a workload, each value with its displayed form."""
     if not isinstance(changes, dict):
         problems.add(
-            at, "must be a mapping of keys of the workload, such as parallel.tensor"
+            at, "must be a mapping of keys of the file, such as parallel.tensor"
         )
         return {}
     result = {}

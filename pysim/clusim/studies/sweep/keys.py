@@ -174,5 +174,9 @@ BLOCKS = {
         | {"estimate": _flag, "strict_memory": _flag},
         frozenset({"workload"}),
     ),
+    "serve": Block(
+        {name: _BOTH[name] for name in ("topology", "nodes")} | {"serving": _text},
+        frozenset({"serving"}),
+    ),
 }
-"""Options of `clusim run` and `clusim train`."""
+"""Options of `clusim run`, `clusim train` and `clusim serve`."""

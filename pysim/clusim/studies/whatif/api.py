@@ -29,6 +29,7 @@ from clusim.replays.placing import ReplayRequest
 from clusim.replays.timing import HOST
 from clusim.report.comparison import wire_loads
 from clusim.results.result import Result
+from clusim.serving.api import ServeRequest
 from clusim.simulation.job import RunOptions, run_job
 from clusim.simulation.nccl_choice import OVERLAPPING
 from clusim.simulation.plan import Plan, plan
@@ -55,7 +56,7 @@ class PerfRun:
     options: PerfOptions
 
 
-AnyAsked = Request | PerfRun | ReplayRequest | TrainRequest
+AnyAsked = Request | PerfRun | ReplayRequest | TrainRequest | ServeRequest
 """Requests that can be a baseline."""
 
 AnyChange = Speed | ChangedSystem
@@ -118,6 +119,7 @@ _TIMES = {
     Request: KERNEL,
     ReplayRequest: "of the complete job",
     TrainRequest: "of the last step",
+    ServeRequest: "mean of a request, from its arrival to the last token",
 }
 
 
@@ -147,14 +149,14 @@ def _refuse_unknown(base: AnyAsked, name: str, change: AnyAsked | AnyChange) -> 
 
 def _refuse_speed(base: AnyAsked, speed: AnyChange) -> None:
     """Raise `InputError` for a component that cannot be faster here."""
-    if isinstance(base, TrainRequest) and speed.what in SPEEDS:
+    if isinstance(base, TrainRequest | ServeRequest) and speed.what in SPEEDS:
         return
     if isinstance(base, ReplayRequest) and speed.what in (*THINGS, HOST):
         return
     if not speed.of_links:
-        if isinstance(base, TrainRequest):
+        if isinstance(base, TrainRequest | ServeRequest):
             raise InputError(
-                "of training, links, compute and host can be faster, and keys of the workload changed"
+                "of training and serving, links, compute and host can be faster, and keys of the file changed"
             )
         return
     setup = _setup(base)
@@ -180,6 +182,13 @@ def _change_outcomes(
         ):
             work = faster(base.workload, speed.what, float(speed.factor))
             return _change_outcomes(base, planned, replace(base, workload=work))
+        if (
+            isinstance(base, ServeRequest)
+            and isinstance(speed, Speed)
+            and speed.what in SPEEDS
+        ):
+            quicker = base.faster(speed.what, float(speed.factor))
+            return _change_outcomes(base, planned, quicker)
         if isinstance(base, ReplayRequest) and isinstance(speed, Speed):
             return _faster_replay(base, speed)
         if isinstance(speed, Speed) and not speed.of_links:
@@ -258,6 +267,8 @@ def _run_outcome(
         )
         layout = _mesh(request, step.plan.mesh)
         return ChangeOutcome(step.step_ps[-1], layout, step.verdict, loads=loads)
+    if isinstance(request, ServeRequest):
+        return _serving_outcome(request, lines)
     if isinstance(request, ReplayRequest):
         job = replay(request)
         return ChangeOutcome(job.total_ps, f"{job.total_calls} calls", job.verdict)
@@ -265,6 +276,17 @@ def _run_outcome(
     result = _result(request, speed)
     lines += result.provenance.notes
     return _outcome(result)
+
+
+def _serving_outcome(request: ServeRequest, notes: list[str]) -> ChangeOutcome:
+    result = request.run()
+    notes += result.notes
+    words = (
+        f"TTFT {result.ttft.mean * 1e3:.1f} ms, TPOT {result.tpot.mean * 1e3:.2f} ms,"
+        f" {result.tokens_per_s_per_gpu:.1f} tokens/s/GPU"
+    )
+    time_ps = round(result.latency.mean * 1e12)
+    return ChangeOutcome(time_ps, words, limit="; ".join(result.verdict.lines()))
 
 
 def _mesh(request: TrainRequest, mesh: object) -> str:

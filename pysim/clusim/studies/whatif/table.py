@@ -27,6 +27,8 @@ class ChangeOutcome(JsonObject):
         Why it cannot run.
     busbw_GBps : float or None
         Bus bandwidth of one collective, as in nccl-tests [10^9 bytes/s].
+    limit : str
+        Cause of a run without such a verdict.
     loads : dict
         Utilisation of wires, as in `clusim.report.comparison.Compared`.
     """
@@ -38,6 +40,7 @@ class ChangeOutcome(JsonObject):
     verdict: Verdict | None = None
     error: OrNull[str] = ""
     busbw_GBps: float | None = None
+    limit: str = ""
     loads: Loads = field(default_factory=dict)
 
     @property
@@ -47,7 +50,7 @@ class ChangeOutcome(JsonObject):
             return f"cannot run: {self.error}"
         first = self.verdict.headline if self.verdict is not None else None
         if self.verdict is None or first is None:
-            return "not known"
+            return self.limit or "not known"
         return f"{first.share:.1%} {first.words()}"
 
 

@@ -1,0 +1,85 @@
+"""Studies of serving runs: sweeps over keys of the file, and changes of a baseline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import clusim
+from clusim.studies.sweep import read_grid, sweep
+from clusim_cli.main import run
+
+FILE = """
+topology: dgx-a100
+model: llama3-8b
+requests: {input: 64, output: 8, concurrency: 2, count: 4}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+def test_a_row_of_a_sweep_is_the_run_with_its_keys(file: Path, tmp_path: Path) -> None:
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        "serve: {serving: small.yaml, change: {parallel.tensor: [1, 2]}}", encoding="utf-8"
+    )
+    report = sweep(read_grid(grid), tmp_path / "out.csv", jobs=1)
+    assert report.grid.axes == ("change.parallel.tensor",)
+    for row in report.rows:
+        result = clusim.serve(file, changes={"parallel.tensor": row["change.parallel.tensor"]})
+        assert row["gpus"] == result.gpus
+        assert row["ttft_ms"] == pytest.approx(result.ttft.mean * 1e3, abs=1e-3)
+        assert row["tpot_ms"] == pytest.approx(result.tpot.mean * 1e3, abs=1e-3)
+
+
+def test_a_mistake_in_a_block_has_its_place(file: Path, tmp_path: Path) -> None:
+    grid = tmp_path / "grid.yaml"
+    grid.write_text("serve: {serving: small.yaml, change: {parallel.tensr: 2}}", encoding="utf-8")
+    with pytest.raises(clusim.ClusimError, match="tensr"):
+        read_grid(grid)
+    grid.write_text("serve: {serving: small.yaml, size: 2}", encoding="utf-8")
+    with pytest.raises(clusim.ClusimError, match="unknown key"):
+        read_grid(grid)
+
+
+def test_changes_of_a_served_model(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hosts of half the time shorten a request by half the host's time; the baseline is the command's run."""
+    changes = ["host x2", "compute x2", "--concurrency 1", "parallel.tensor=3"]
+    assert run(["what-if", f"serve {file}", *changes, "--json", "--no-progress"]) == 2
+    result = json.loads(capsys.readouterr().out)
+    base_ps = result["baseline"][0]["time_ps"]
+    one = clusim.serve(file)
+    assert base_ps == pytest.approx(one.latency.mean * 1e12, abs=1)
+    hosts, kernels, load, cut = (row["planned"] for row in result["rows"])
+    parts = {part.name: part.time_ms for part in one.verdict.ttft}
+    per_token = {part.name: part.time_ms for part in one.verdict.tpot}
+    assert base_ps - hosts["time_ps"] >= (parts["host"] + 7 * per_token["host"]) / 2 * 0.99e9
+    assert kernels["time_ps"] < base_ps
+    assert load["time_ps"] < base_ps
+    assert "does not divide" in cut["error"]
+
+
+def test_what_cannot_be_faster_has_the_reason(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["what-if", f"serve {file}", "hbm x2"]) == 2
+    assert "links, compute and host can be faster" in capsys.readouterr().err
+
+
+def test_loads_are_drawn(file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    target = tmp_path / "loads.svg"
+    assert (
+        run(["serve", str(file), "--concurrency", "1,2", "--plot", str(target), "--no-progress"])
+        == 0
+    )
+    text = target.read_text(encoding="utf-8")
+    assert "<svg" in text
+    assert run(["serve", str(file), "--plot", str(target)]) == 2
