@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("without_proof")
-
 Clusim = Callable[..., Any]
 TRACES = Path(__file__).resolve().parents[2] / "traces"
 

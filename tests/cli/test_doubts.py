@@ -14,8 +14,6 @@ from clusim.formats import topologies
 from clusim.topology.model import doubts_of
 from clusim_cli.main import run
 
-pytestmark = pytest.mark.usefixtures("without_proof")
-
 Clusim = Callable[..., Any]
 
 TABLE = (

@@ -15,8 +15,6 @@ from clusim.nccl.env import allows
 from clusim.nccltests.options import FLAGS, parse_flags
 from clusim_cli.main import cli
 
-pytestmark = pytest.mark.usefixtures("without_proof")
-
 Clusim = Callable[..., Any]
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from cli.conftest import Clusim
 
-pytestmark = pytest.mark.usefixtures("without_proof")
-
 SAMPLE = Path(__file__).resolve().parents[2] / "traces" / "nccl-8xh100.log"
 BURSTS = ("--granularity", "256KiB")
 """Fast where no time is asserted; the pages run the same log as it is."""

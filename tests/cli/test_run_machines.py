@@ -12,8 +12,6 @@ import pytest
 
 from clusim.results.trace.reader import open_records, read_result
 
-pytestmark = pytest.mark.usefixtures("without_proof")
-
 Clusim = Callable[..., Any]
 P5 = ("run", "aws-p5", "--nodes", 2, "--algorithm", "ring", "--size", "4MiB",
       "--granularity", "4KiB")  # fmt: skip

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("without_proof")
-
 Clusim = Callable[..., Any]
 RUN = ("run", "dgx-h100", "--algorithm", "nccl", "--json")
 

@@ -13,8 +13,6 @@ from clusim.formats.recordings import chakra_schema
 from clusim_cli.main import cli, run
 from clusim_cli.outputs import PICTURE, GuardedCommand, GuardedGroup
 
-pytestmark = pytest.mark.usefixtures("without_proof")
-
 
 def commands(group: click.Group, context: click.Context) -> Iterator[click.Command]:
     for name in group.list_commands(context):

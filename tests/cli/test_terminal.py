@@ -15,11 +15,7 @@ from clusim_cli.main import COMMANDS
 from support.calls import CALLS
 from support.terminal import at_terminal, terminal
 
-pytestmark = pytest.mark.usefixtures("without_proof")
-
 Clusim = Callable[..., Any]
-
-pytestmark = pytest.mark.proof
 
 CALL = ("run", *CALLS["run"][0])
 
