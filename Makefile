@@ -86,7 +86,7 @@ thorough: $(VENV)/.dev $(VENV)/.built
 # The extension is built a second time with the sanitizers, next to a copy of the package. Without `site`
 # (-S) the ordinary build is not seen; a leak check of the whole interpreter would only find its own. Ways of the C engine
 # are compared with each other: with the reference, which is not compiled, `make test` compares them on the same images.
-sanitize: build/san/.built build/corpus
+sanitize: $(VENV)/.dev build/san/.built build/corpus
 	$(BIN)/ctest --test-dir build/san --output-on-failure
 	$(FUZZ) --cases 5000 --seed $(FUZZ_SEED) --save build build/corpus/*.img
 	build/san/starve_image build/corpus/*.img
@@ -102,7 +102,7 @@ sanitize: build/san/.built build/corpus
 # A failing case is saved in build/, with the command that runs it again.
 FUZZ = ASAN_OPTIONS=$(FUZZ_OPTIONS) build/san/fuzz_image
 
-fuzz: build/san/.built build/corpus
+fuzz: $(VENV)/.dev build/san/.built build/corpus
 	$(FUZZ) --cases $(FUZZ_CASES) --seed $(FUZZ_SEED) --save build build/corpus/*.img
 
 fuzz-readers: $(VENV)/.dev $(VENV)/.built
@@ -119,7 +119,7 @@ tsan: $(VENV)/.venv
 	@$(CMAKE) --build build/tsan
 	$(BIN)/ctest --test-dir build/tsan --output-on-failure -R threads
 
-build/san/.built: $(VENV)/.dev $(ENGINE_INPUTS) $(wildcard csrc/tests/*.[ch])
+build/san/.built: $(VENV)/.built $(ENGINE_INPUTS) $(wildcard csrc/tests/*.[ch])
 	@mkdir -p build
 	@$(CMAKE) -S . -B build/san -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCLUSIM_SANITIZE=ON -DCLUSIM_PYTHON=ON \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_ROOT_DIR=$(abspath $(VENV)) -DPython_EXECUTABLE=$(abspath $(BIN))/python >build/san.log 2>&1 || { cat build/san.log; exit 1; }
