@@ -130,3 +130,30 @@ def test_a_transferred_sequence_joins_the_running_ones() -> None:
     assert [item.generated for item in scheduler.running] == [3, 2]
     scheduler.add(Sequence(2, 0, 64, 8))
     assert [portion.tokens for portion in scheduler.plan_step()] == [64]
+
+
+def test_later_prompts_begin_behind_a_cached_prefix() -> None:
+    """Of 100 tokens 64 are shared, 4 blocks of 16: later sequences compute 36, and hold 3 blocks."""
+    scheduler = SequenceScheduler("vllm-v1", 512, 8, 16, 100, prefix=70)
+    for number in range(3):
+        scheduler.add(Sequence(number, 0, 100, 2))
+        (portion,) = scheduler.plan_step()
+        assert portion.tokens == (100 if number == 0 else 36)
+        assert portion.sequence.computed == (0 if number == 0 else 64)
+        scheduler.finish_steps([portion], range(1, 2))
+        assert scheduler.used_blocks == 4 + 3
+        scheduler.finish_steps(scheduler.plan_step(), range(2, 3))
+        assert scheduler.used_blocks == 4
+    short = Sequence(3, 0, 64, 2)
+    scheduler.add(short)
+    # The last token is computed.
+    assert scheduler.plan_step()[0].tokens == 16
+
+
+def test_prompts_without_a_cache_of_prefixes_are_computed() -> None:
+    scheduler = SequenceScheduler("vllm-v1", 512, 8, 16, 100)
+    for number in range(2):
+        scheduler.add(Sequence(number, 0, 100, 1))
+        assert scheduler.plan_step()[0].tokens == 100
+        scheduler.finish_steps([Portion(scheduler.running[0], 100)], range(1, 2))
+    assert scheduler.used_blocks == 0

@@ -59,6 +59,16 @@ def test_one_request_is_a_prefill_and_one_step_a_token() -> None:
     assert result.tpot.mean == pytest.approx(sum(steps) / 31 * 1e-12)
 
 
+def test_a_prefix_in_the_cache_leaves_the_rest_of_a_prompt() -> None:
+    """512 tokens with 384 in common: the first prompt is computed, later ones have 128 behind 384."""
+    model = model_of(cache={"prefix": True}, **requests(prefix=384))
+    result, without = model.run(), served(**requests(prefix=384))
+    times = model.step_times(model.layout(model.spec.parallel))
+    rest = times.find(StepShape(128, 0, 0, ((128, 384),), 1, 128)).time_ps
+    assert result.ttft_ps == [without.ttft_ps[0]] + [rest + 11 * 10**9] * 3
+    assert without.ttft_ps[1] == without.ttft_ps[0]
+
+
 def test_littles_law_in_a_closed_loop() -> None:
     result = served(**requests(concurrency=8, count=400, input=256, output=16))
     inside = sum(item.token_ps[-1] - item.arrival_ps for item in result.sequences)

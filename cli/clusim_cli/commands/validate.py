@@ -77,7 +77,7 @@ def command(files: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     tokens_per_s_per_gpu or tflops_per_gpu in place of step_s. Missing values are assumed, and counted.
 
     A CSV table with the columns hardware, engine, model, precision, tp, input_len, output_len, concurrency_or_batch,
-    ttft_ms and tpot_ms is a table of serving runs; pp, ep and dp are optional.
+    ttft_ms and tpot_ms is a table of serving runs; pp, ep, dp and note, which names pools, are optional.
 
     Every row is printed when it is predicted. Rows that calibrated clusim, other rows of their sources, and rows of
     other sources are scored separately. Rows with unknown words are counted and skipped; if no row can be scored, the

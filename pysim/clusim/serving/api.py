@@ -256,6 +256,8 @@ class ServedModel:
                             self.spec.cache.block,
                             max(1, blocks // layout.pipeline),
                             window=self.model.window,
+                            prefix=self.spec.requests.prefix
+                            * self.spec.cache.prefix,
                             windowed=layout.stage_layers / layout.full_layers - 1,
                         )
                         for _ in range(layout.attention_data)

@@ -35,8 +35,8 @@ class Sequence:
         Tokens of the prompt, and to generate.
     computed, generated : int
         Tokens in the cache; generated tokens.
-    blocks : int
-        Blocks that it holds.
+    blocks, shared : int
+        Blocks that it holds, and those of a common prefix that it reads.
     token_ps : list of int
         Times of its tokens.
     prompt_ps : int
@@ -50,6 +50,7 @@ class Sequence:
     computed: int = 0
     generated: int = 0
     blocks: int = 0
+    shared: int = 0
     preemptions: int = 0
     token_ps: list[int] = field(default_factory=list)
     prompt_ps: int = 0
@@ -99,6 +100,8 @@ class SequenceScheduler:
         Tokens of a step; sequences that run together.
     block, blocks : int
         Tokens of a block; blocks of the cache.
+    prefix : int
+        Tokens with which all prompts begin, and that remain in the cache; 0 without a cache of prefixes.
     stopped : str
         Why requests wait: for ``blocks``, ``sequences`` or ``tokens`` of a step.
     window, windowed : number
@@ -114,6 +117,8 @@ class SequenceScheduler:
     running: list[Sequence] = field(default_factory=list)
     window: int = 0
     windowed: float = 0.0
+    prefix: int = 0
+    shared_blocks: int = 0
     preemptions: int = 0
     peak_blocks: int = 0
     stopped: str = "tokens"
@@ -164,7 +169,7 @@ class SequenceScheduler:
 
         def need(count: int) -> int:
             return sum(
-                max(0, self._blocks_of(item.computed + count) - item.blocks)
+                self._missing_blocks(item, item.computed + count)
                 for item in sequences
             )
 
@@ -188,21 +193,42 @@ class SequenceScheduler:
                 sequence.token_ps.extend(ends)
                 tokens += len(ends) - 1
             sequence.computed += tokens
+            self._share_prefix(sequence)
             if sequence.is_done:
                 self.release(sequence)
                 ended.append(sequence)
         return ended
 
+    def _share_prefix(self, sequence: Sequence) -> None:
+        """Leave the blocks of a computed prefix to all, the first time."""
+        blocks = self.prefix // self.block
+        computed = min(sequence.prompt, sequence.computed)
+        if not self.shared_blocks and 0 < blocks * self.block <= computed:
+            self.shared_blocks = sequence.shared = blocks
+            sequence.blocks -= blocks
+
+    def _read_prefix(self, sequence: Sequence) -> None:
+        """Begin behind the prefix if it is in the cache; the last token is computed."""
+        limit = (sequence.length - 1) // self.block
+        if sequence.computed == 0:
+            sequence.shared = min(self.shared_blocks, limit)
+            sequence.computed = sequence.shared * self.block
+
     def release(self, sequence: Sequence) -> None:
         """Remove a sequence and free its blocks."""
         self.running.remove(sequence)
         self._used -= sequence.blocks
-        sequence.blocks = 0
+        sequence.blocks = sequence.shared = 0
 
     def _blocks_of(self, tokens: int) -> int:
         """Return the blocks of some tokens of a sequence; those in windows stop growing."""
         last = min(tokens, self.window)
         return -(-tokens // self.block) + ceil(self.windowed * last / self.block)
+
+    def _missing_blocks(self, sequence: Sequence, tokens: int) -> int:
+        """Return the blocks that a sequence needs in addition for some tokens."""
+        have = sequence.blocks + sequence.shared
+        return max(0, self._blocks_of(tokens) - have)
 
     def _continue_running(self, budget: int) -> tuple[list[Portion], int]:
         """Return the portions of running sequences, and the tokens that are left; 0 after a preemption.
@@ -234,6 +260,7 @@ class SequenceScheduler:
         """Add waiting sequences to a step while tokens, sequences and blocks last."""
         while self.waiting and budget:
             sequence = self.waiting[0]
+            self._read_prefix(sequence)
             tokens = min(sequence.missing, budget)
             if len(self.running) >= self.max_sequences:
                 self.stopped = "sequences"
@@ -250,19 +277,17 @@ class SequenceScheduler:
 
     def _can_admit(self, sequence: Sequence, tokens: int) -> bool:
         if self.rule != "trtllm":
-            need = self._blocks_of(sequence.computed + tokens) - sequence.blocks
+            need = self._missing_blocks(sequence, sequence.computed + tokens)
             return self._used + need <= self.blocks
         reserved = sum(
-            self._blocks_of(other.prompt + other.output)
+            self._blocks_of(other.prompt + other.output) - other.shared
             for other in (*self.running, sequence)
         )
-        return reserved <= self.blocks
+        return reserved + self.shared_blocks <= self.blocks
 
     def _allocate(self, sequence: Sequence, tokens: int) -> bool:
         """Allocate the blocks of some tokens to a sequence; False without enough."""
-        need = self._blocks_of(tokens) - sequence.blocks
-        if need <= 0:
-            return True
+        need = self._missing_blocks(sequence, tokens)
         if self._used + need > self.blocks:
             return False
         self._used += need

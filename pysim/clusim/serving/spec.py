@@ -51,12 +51,13 @@ class ReplicaSpec(Spec):
 
 
 class CacheSpec(Spec):
-    """Cache of keys and values: tokens of a block, share of memory, and memory that it leaves free."""
+    """Cache of keys and values: tokens of a block, share of memory, and memory that it leaves free; prefixes remain."""
 
     block: Small = 16
     share: Annotated[float, Field(gt=0, le=1)] = 0.9
     blocks: Positive | None = None
     reserve: Amount | None = None
+    prefix: bool = False
 
 
 class BatchingSpec(Spec):
@@ -106,7 +107,10 @@ class LengthSpec(Spec):
 
 
 class RequestSpec(Spec):
-    """Requests: lengths, and either a number that is always in the server, or a rate of arrivals [1/s]."""
+    """Requests: lengths, and either a number that is always in the server, or a rate of arrivals [1/s].
+
+    All prompts begin with `prefix` equal tokens.
+    """
 
     input: LengthSpec = LengthSpec(fixed=1024)
     output: LengthSpec = LengthSpec(fixed=128)
@@ -114,6 +118,7 @@ class RequestSpec(Spec):
     rate: Annotated[float, Field(gt=0, le=1e9)] | None = None
     count: Annotated[int, Field(ge=1, le=MOST_REQUESTS)] | None = None
     file: str | None = None
+    prefix: Annotated[int, Field(ge=0, le=2**30)] = 0
     seed: Annotated[int, Field(ge=0)] = 0
 
 
