@@ -31,6 +31,7 @@ from clusim.studies.crossover import Crossover
 from clusim.studies.improve import Improvement
 from clusim.studies.plan.clusters import PricedClusters
 from clusim.studies.plan.search import PlanSearch
+from clusim.studies.plan.serving import ServingPlan
 from clusim.studies.shrink import ShrunkSteps
 from clusim.studies.sweep.keys import Cell
 from clusim.topology.check_links import Finding
@@ -48,7 +49,7 @@ from clusim.validation.serving.validate import ServingReportJson
 from clusim.validation.steps.against import StepAgainst
 from clusim.validation.steps.validate import StepReportJson
 
-PlanJson = PlanSearch | PricedClusters
+PlanJson = PlanSearch | PricedClusters | ServingPlan
 ServeJson = Serving | list[ServedLoad] | list[ServedKernel]
 CongestionSaidJson = CongestionJson | HistoryJson
 PathSaidJson = PathJson | EstimateJson

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 import clusim
+from clusim.base.errors import ClusimError
+from clusim.serving.api import serve
+from clusim.simulation.setup import Setup
+from clusim.studies.plan.serving import MEMORY, ServingSpace, plan_serving, write_serving
 from clusim.studies.sweep import read_grid, sweep
 from clusim_cli.main import run
 
@@ -42,10 +46,10 @@ def test_a_row_of_a_sweep_is_the_run_with_its_keys(file: Path, tmp_path: Path) -
 def test_a_mistake_in_a_block_has_its_place(file: Path, tmp_path: Path) -> None:
     grid = tmp_path / "grid.yaml"
     grid.write_text("serve: {serving: small.yaml, change: {parallel.tensr: 2}}", encoding="utf-8")
-    with pytest.raises(clusim.ClusimError, match="tensr"):
+    with pytest.raises(ClusimError, match="tensr"):
         read_grid(grid)
     grid.write_text("serve: {serving: small.yaml, size: 2}", encoding="utf-8")
-    with pytest.raises(clusim.ClusimError, match="unknown key"):
+    with pytest.raises(ClusimError, match="unknown key"):
         read_grid(grid)
 
 
@@ -83,3 +87,48 @@ def test_loads_are_drawn(file: Path, tmp_path: Path) -> None:
     text = target.read_text(encoding="utf-8")
     assert "<svg" in text
     assert run(["serve", str(file), "--plot", str(target)]) == 2
+
+
+def test_layouts_are_ranked_by_requests_within_limits_for_each_gpu(
+    file: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "best.yaml"
+    found = plan_serving(file, "a100x4-mesh", estimates=2)
+    write_serving(found.runs[0], target)
+    # One, two or four ranks in tensors and stages: 1x1, 2x1, 1x2, 4x1, 2x2, 1x4.
+    assert found.layouts == 6
+    assert not found.omitted
+    goods = [row.good_per_s_per_gpu for row in found.runs]
+    assert goods == sorted(goods, reverse=True)
+    again = serve(target)
+    assert again.good_per_s / again.gpus == pytest.approx(goods[0])
+
+
+def test_layouts_that_lack_memory_are_counted(tmp_path: Path) -> None:
+    """141 GB of weights need two GPUs of 80 GB, by tensors or stages: one is too few."""
+    path = tmp_path / "large.yaml"
+    path.write_text(
+        "model: llama3-70b\nrequests: {input: 64, output: 8, concurrency: 2, count: 4}\n",
+        encoding="utf-8",
+    )
+    space = ServingSpace(path, Setup("dgx-h100"))
+    layouts = [layout.prefill.parallel for layout in space.fitting()]
+    assert min(one.tensor * one.pipeline for one in layouts) == 2
+    assert space.omitted == {MEMORY: space.count - len(layouts)}
+    assert space.count == 10
+
+
+def test_pools_share_the_nodes(file: Path) -> None:
+    space = ServingSpace(file, Setup("a100x4-mesh", 2))
+    pools = [layout for layout in space.layouts() if layout.decode is not None]
+    assert len(pools) == 9
+    for layout in pools:
+        assert layout.prefill.replicas * layout.prefill.parallel.tensor == 4
+
+
+def test_the_command_ranks_layouts(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", str(file), "a100x4-mesh", "--serve", "--estimates", "1", "--no-progress"]
+    assert run(words) == 0
+    assert "6 layouts, 6 fit" in capsys.readouterr().out
+    assert run([*words, "--batch", "4"]) == 2
+    assert "--serve: only with" in capsys.readouterr().err

@@ -20,6 +20,7 @@ from clusim_cli.params import TIME, TOPOLOGY, Value, one_of
 if TYPE_CHECKING:
     from clusim.studies.plan.clusters import PricedClusters, PricedStep
     from clusim.studies.plan.search import PlannedStep, PlanSearch
+    from clusim.studies.plan.serving import ServingPlan
     from clusim.workload import Workload
 
 
@@ -58,6 +59,8 @@ PRICE = Value("system=amount", parse_price)
               help="Price of a GPU hour of a system; with --within, instead of TOPOLOGY.")  # fmt: skip
 @click.option("--within", "within_ps", type=TIME, default=None,
               help="Find the cheapest system with a step this short, of 1, 2, 4, .. --nodes nodes.")  # fmt: skip
+@click.option("--serve", "serves", is_flag=True,
+              help="MODEL is a serving file; rank layouts by requests within its limits for each GPU.")  # fmt: skip
 @options.output(more="The workload with the fastest layout, as YAML.")
 @options.plot(more="It has the steps and memory of the layouts.")
 @options.as_json("clusim_cli.forms:PlanJson")
@@ -72,6 +75,7 @@ def command(
     launch: str | None,
     prices: tuple[tuple[str, float], ...],
     within_ps: int | None,
+    serves: bool,
     output: Path | None,
     plot: Path | None,
     as_json: bool,
@@ -84,8 +88,20 @@ def command(
     """
     from clusim.studies.plan.api import plan, plan_workload, write_workload
     from clusim.studies.plan.clusters import PricedSearch, priced_clusters
+    from clusim.studies.plan.serving import plan_serving, write_serving
     from clusim_cli.progress import shown_progress
 
+    if serves:
+        if prices or within_ps or batch or sequence or launch or plot:
+            raise click.UsageError("--serve: only with --nodes, --estimates and -o")
+        with shown_progress(not no_progress, None) as shown:
+            served = plan_serving(
+                model, topology, nodes=nodes, estimates=most, notify=shown.begins
+            )
+        if output is not None:
+            write_serving(served.runs[0], output)
+        click.echo(_serving_text(served, as_json=as_json))
+        return
     _check(topology, prices, within_ps, launch or output or plot)
     workload = plan_workload(model, batch=batch, sequence=sequence)
     progress = shown_progress(not no_progress, None)
@@ -109,6 +125,44 @@ def command(
     if launch is not None:
         lines += _launch_lines(launch, found, workload)
     click.echo(json.dumps(found.to_json()) if as_json else "\n".join(lines))
+
+
+def _serving_text(found: ServingPlan, *, as_json: bool) -> str:
+    """Return the output of a search for the layout of a served model."""
+    if as_json:
+        return json.dumps(found.to_json())
+    fit = found.layouts - sum(found.omitted.values())
+    head = (
+        "good/s/GPU",
+        "within",
+        "TTFT ms",
+        "TPOT ms",
+        "tokens/s/GPU",
+        "GPUs",
+        "layout",
+    )
+    rows = [
+        (
+            f"{row.good_per_s_per_gpu:.4f}",
+            f"{row.good:.0%}",
+            f"{row.ttft_ms:.1f}",
+            f"{row.tpot_ms:.2f}",
+            f"{row.tokens_per_s_per_gpu:.1f}",
+            str(row.gpus),
+            row.words,
+        )
+        for row in found.runs
+    ]
+    table = "  {:>..} {:>..} {:>..} {:>..} {:>..} {:>..}  {}"
+    lines = [
+        f"{found.serving} on {found.gpus} GPUs of {found.system}: {found.layouts} layouts, {fit} fit",
+        *(f"  omitted: {count} by {why}" for why, count in found.omitted.items()),
+        "",
+        *text_table(table, [head, *rows]),
+        "",
+        *(f"  best: {line}" for line in found.runs[0].verdict),
+    ]
+    return "\n".join(lines)
 
 
 def _launch_lines(launch: str, found: PlanSearch, workload: Workload) -> list[str]:
