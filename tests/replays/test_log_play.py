@@ -95,7 +95,7 @@ def test_time_stamps_may_be_years_apart(comms: int) -> None:
 def overlapping(tmp_path: Path, calls: int) -> ReplayRequest:
     """Return a log of two communicators of eight GPUs, each with its stream."""
     log = LogWriter(8)
-    sizes = (8 * MiB, 2 * MiB, 16 * MiB)
+    sizes = (4 * MiB, 1 * MiB, 8 * MiB)
     for comm in range(2):
         log.init(comm)
     for number in range(calls):

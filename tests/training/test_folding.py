@@ -31,8 +31,10 @@ CASES = {
 def test_a_folded_step_takes_what_it_takes_written(name: str) -> None:
     # With less work per kernel the host is in time for fewer of them, and folded blocks hide more.
     work = tiny(CASES[name], **WIDE | ({"sequence": "1024"} if name == "host" else {}))
+    # In larger bursts messages of chunks, and of late hosts, differ by more than is asserted.
+    size_bytes = 4096 if name in ("interleaved", "host") else 16384
     plain, folded, every = (
-        clusim.train(work, A100, steps=1, granularity=4096, fold=blocks)
+        clusim.train(work, A100, steps=1, granularity=size_bytes, fold=blocks)
         for blocks in ("none", "auto", "all")
     )
     assert (

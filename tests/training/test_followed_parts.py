@@ -104,7 +104,7 @@ def test_a_followed_part_is_as_near_the_whole_as_is_said(
 
 
 @pytest.mark.parametrize(
-    ("size", "machines"), [(16 * MIB, "4 and 8"), (32 * MIB, "2 and 4")], ids=["tree", "ring"]
+    ("size", "machines"), [(8 * MIB, "4 and 8"), (24 * MIB, "2 and 4")], ids=["tree", "ring"]
 )
 def test_kernels_lose_as_much_as_beside_the_whole(size: int, machines: str) -> None:
     found = part(asked(), size)
@@ -166,9 +166,9 @@ def test_a_step_costs_time_and_kernels_the_same_however_many_there_are(
 
 
 def test_what_a_followed_part_moves_is_what_leaves_the_gpus_of_the_whole() -> None:
-    found = part(asked(DDP.replace("48", "80"), "dgx-h100", 10), 16 * MIB)
+    found = part(asked(DDP.replace("48", "80"), "dgx-h100", 10), 12 * MIB)
     assert found is not None
-    whole = run_job(job_of(complete(found, 16 * MIB, 10)[0], BRIEF), BRIEF)
+    whole = run_job(job_of(complete(found, 12 * MIB, 10)[0], BRIEF), BRIEF)
     assert whole.call is not None
     assert whole.call.algorithm == "nvlstree"
     calls, sent_bytes = found.moved["data"]

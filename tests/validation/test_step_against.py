@@ -27,7 +27,7 @@ LOGS = Path(__file__).parent / "steplogs"
 
 WORKLOAD = """
 topology: dgx-h100
-model: {base: gpt2, layers: 8}
+model: {base: gpt2, layers: 6}
 sequence: 1024
 batch: {global: 32, micro: 4}
 precision: bf16
