@@ -137,7 +137,7 @@ def test_a_class_is_a_policy_of_traffic_and_collectives() -> None:
     slow = clusim.traffic("hgx-h20", nodes=2, flows=flow, policy=Local)
     assert slow.time_ps > 25 * free.time_ps
     run_of = {
-        policy: clusim.collective("hgx-h20", "allreduce", "8MiB", nodes=2, policy=policy).time_ps
+        policy: clusim.collective("hgx-h20", "allreduce", "4MiB", nodes=2, policy=policy).time_ps
         for policy in ("", "sender=none", Local)
     }
     assert run_of[Local] > 1.2 * run_of["sender=none"]
