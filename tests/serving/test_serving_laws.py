@@ -11,6 +11,7 @@ import pytest
 
 import clusim
 from clusim.base.errors import ClusimError
+from clusim.base.units import format_size
 from clusim.hardware.engines import ENGINES
 from clusim.hardware.kernels.decoding import Grouped
 from clusim.hardware.kernels.products import Silicon
@@ -18,6 +19,7 @@ from clusim.serving.api import ServedModel, load_model
 from clusim.serving.exchange import fullest_skew
 from clusim.serving.forward import StepShape
 from clusim.serving.layout import ReplicaLayout
+from clusim.serving.report import layer_rows
 from clusim.serving.requests import draw_requests
 from clusim.serving.result import Serving
 from clusim.serving.scheduler import RULES, Sequence, SequenceScheduler
@@ -393,6 +395,15 @@ def test_deepep_sends_a_token_to_each_of_its_experts_in_decoding() -> None:
     wrong = {"tensor": 2, "expert": 8, "attention_data": 8}
     with pytest.raises(ClusimError, match="needs whole experts on each rank; set expert to 16"):
         model.step_times(model.layout(ReplicaSpec(**wrong)))
+
+
+def test_step_parts_divide_sequences_between_copies_of_attention() -> None:
+    """256 sequences on 16 copies: 16 tokens of 8 x 7,408 bytes on each, half of them inside the node."""
+    model = deepep_model(2, exchange="deepep", low_latency=True)
+    times = model.step_times(model.layout(model.spec.parallel))
+    rows = layer_rows((times, times), 1024, 256, 1024)
+    names = [row.name for row in rows if row.step == "decode"]
+    assert f"dispatch of {format_size(16 * 8 * 7408 // 2)}, 16 ranks" in names
 
 
 def test_ranks_wait_for_the_fullest_group_of_experts() -> None:

@@ -248,13 +248,14 @@ def layer_rows(
     prompt : int
         Tokens of the prompt.
     sequences, cached : int
-        Decoding sequences, and the tokens in the cache of each.
+        Decoding sequences, and the tokens in the cache of each; copies of attention have equal parts.
     """
-    tokens = pad_tokens(sequences)
+    copies = replicas[1].forward.layout.attention_data
+    local = -(-sequences // copies)
     shapes = {
         "prefill": StepShape(pad_tokens(prompt), 0, 0, ((prompt, 0),), 1, prompt),
         "decode": StepShape(
-            tokens, sequences, sequences * cached, (), sequences, sequences
+            pad_tokens(local), local, local * cached, (), local, sequences
         ),
     }
     rows = []
