@@ -31,6 +31,7 @@ def test_there_is_a_notebook_for_each_of_the_first_questions() -> None:
         "own-program",
         "own-topology",
         "replay",
+        "serving",
         "training-plan",
     }
 
