@@ -11,7 +11,7 @@ html_title = f"clusim {release}"
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 include_patterns = ["*.md", "docs/**"]
-exclude_patterns = ["docs/site/root/**"]
+exclude_patterns = ["docs/site/root/**", ".*", "build", "tests"]  # not walked
 root_doc = "docs/site/index"
 
 myst_heading_anchors = 3
