@@ -14,7 +14,7 @@ import re
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -123,10 +123,10 @@ class Prose:
     words: int = 0
     hits: Counter[str] = field(default_factory=Counter)
 
-    def add(self, text: str) -> None:
-        """Count a text."""
-        self.words += len(WORD.findall(text))
-        self.hits.update({name: len(p.findall(text)) for name, p in PATTERNS.items()})
+    def add(self, words: int, hits: Mapping[str, int]) -> None:
+        """Add the words and hits of a text."""
+        self.words += words
+        self.hits.update(hits)
 
     def rate(self, name: str = "") -> float:
         """Return hits of a pattern, or of all, per 1,000 words."""
@@ -150,8 +150,10 @@ def measured() -> tuple[dict[str, Prose], dict[Path, Prose], int]:
     for path in sources():
         own = files.setdefault(path, Prose())
         for kind, text in READERS[path.suffix](path.read_text(encoding="utf-8")):
-            kinds.setdefault(kind, Prose()).add(text)
-            own.add(text)
+            words = len(WORD.findall(text))
+            hits = {name: len(p.findall(text)) for name, p in PATTERNS.items()}
+            for prose in (kinds.setdefault(kind, Prose()), own):
+                prose.add(words, hits)
             starts += kind == "docstrings" and bool(BAD_START.match(text.strip()))
     return kinds, files, starts
 
