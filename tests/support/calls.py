@@ -56,7 +56,10 @@ CALLS: dict[str, list[tuple[str | Path, ...]]] = {
         ("dgx-h100", "--size", "1KiB", "--symmetric"),
     ],
     "crossover": [("dgx-1v", "--size", "1KiB", "--jobs", "1")],
-    "plan": [("gpt2", "a100x4-mesh", "--batch", "4", "--sequence", "128", "--estimates", "1")],
+    "plan": [
+        ("gpt2", "a100x4-mesh", "--batch", "4", "--sequence", "128", "--estimates", "1"),
+        ("SERVED", "--serve", "--estimates", "1"),
+    ],
     "shrink": [("dgx-1v", "--lose", "3", "--size", "1KiB")],
     "policy check": [("swift", "--incast", "2", "--fabrics", "1")],
     "nccl-tests": [
