@@ -31,7 +31,7 @@ def test_two_shorter_streams_stand_for_a_long_one(machine: str) -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "algorithm", "protocol", "mebibytes"),
-    [(2, "Ring", "LL", 130), (4 if THOROUGH else 2, "Tree", "LL128", 516)],
+    [(2, "Ring", "LL", 96), (4 if THOROUGH else 2, "Tree", "LL128", 516)],
 )
 def test_streams_between_nodes_are_extrapolated_from_full_pipelines(
     nodes: int, algorithm: str, protocol: str, mebibytes: int
