@@ -357,7 +357,7 @@ def test_samples_run_at_reduced_size(name: str) -> None:
     )
     assert work.topology is not None
     fabric = clusim.load(work.topology, nodes=own["nodes"])
-    result = clusim.train(work, fabric, steps=1, granularity=32768, fold="all")
+    result = clusim.train(work, fabric, steps=1, granularity="coarse", fold="all")
     data = json.loads(json.dumps(result.to_json()))
     assert data["step_time_s"] > 0
     assert 0 < data["mfu"] < 1
