@@ -9,8 +9,9 @@ import pytest
 
 import clusim
 from clusim.base.errors import ClusimError
-from clusim.serving.api import serve
+from clusim.serving.api import serve, serve_request
 from clusim.simulation.setup import Setup
+from clusim.simulation.speed import speed_of
 from clusim.studies.plan.serving import MEMORY, ServingSpace, plan_serving, write_serving
 from clusim.studies.sweep import read_grid, sweep
 from clusim_cli.main import run
@@ -132,3 +133,18 @@ def test_the_command_ranks_layouts(file: Path, capsys: pytest.CaptureFixture[str
     assert "6 layouts, 6 fit" in capsys.readouterr().out
     assert run([*words, "--batch", "4"]) == 2
     assert "--serve: only with" in capsys.readouterr().err
+
+
+def test_other_traffic_keeps_its_rate_on_faster_links() -> None:
+    """Links of twice the rate have half the load; at half the rate 60 % would be 120 %."""
+    request = serve_request("llama3-8b-shared-nics")
+    systems = {}
+    for factor in ("x2", "x1/2"):
+        speed = speed_of(f"infiniband {factor}")
+        assert speed is not None
+        systems[factor] = Setup(speed.machine(request.setup.fabric))
+    traffic = request.on_links(systems["x2"]).spec.beside
+    assert traffic is not None
+    assert traffic.load == pytest.approx(0.3)
+    with pytest.raises(ClusimError, match="needs 120% of these links"):
+        request.on_links(systems["x1/2"])

@@ -42,7 +42,7 @@ from clusim.serving.result import CacheUse, Serving
 from clusim.serving.scheduler import Rule, SequenceScheduler
 from clusim.serving.spec import PoolSpec, ReplicaSpec, ServingSpec, load_serving
 from clusim.serving.times import ServedStepTimes
-from clusim.serving.transfer import TransferTimes
+from clusim.serving.transfer import TransferTimes, outer_rate_Bps
 from clusim.serving.verdict import StepLedger, add_times
 from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
@@ -74,6 +74,18 @@ class ServeRequest:
         if hardware == "compute":
             return replace(self, compute=self.compute * factor)
         return replace(self, host=self.host * factor)
+
+    def on_links(self, setup: Setup) -> ServeRequest:
+        """Return the request with other links; other traffic keeps its bytes/s."""
+        traffic = self.spec.beside
+        if traffic is None:
+            return replace(self, setup=setup)
+        load = traffic.load * outer_rate_Bps(self.setup) / outer_rate_Bps(setup)
+        if load >= 1:
+            raise InputError(f"other traffic needs {load:.0%} of these links")
+        changed = traffic.model_copy(update={"load": load})
+        spec = self.spec.model_copy(update={"beside": changed})
+        return replace(self, setup=setup, spec=spec)
 
     def run(self) -> Serving:
         """Serve the requests of the file."""

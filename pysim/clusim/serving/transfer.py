@@ -265,7 +265,7 @@ class TransferTimes:
             return []
         arrays = arrays_of(self.setup.fabric)
         ranks = arrays.num_ranks
-        rate_Bps = self._rate_Bps()
+        rate_Bps = outer_rate_Bps(self.setup)
         per_rank = np.bincount(
             [flow.source for flow in flows],
             [flow.size_bytes for flow in flows],
@@ -286,13 +286,14 @@ class TransferTimes:
             ]
         return result
 
-    def _rate_Bps(self) -> float:
-        """Return the rate of a rank to other nodes [B/s]; of the endpoint in a single node."""
-        arrays = arrays_of(self.setup.fabric)
-        zone = arrays.nodes["zone"]
-        source, target = zone[arrays.wires["src"]], zone[arrays.wires["dst"]]
-        out = (source == zone[arrays.node_of(0)]) & (source != target)
-        if not out.any():
-            return float(endpoint_rates_Bps(arrays)[0])
-        per_node = arrays.num_ranks // max(1, self.setup.fabric.num_zones)
-        return float(wire_rates_Bps(arrays)[out].sum() / per_node)
+
+def outer_rate_Bps(setup: Setup) -> float:
+    """Return the rate of a rank to other nodes [B/s]; of the endpoint in a single node."""
+    arrays = arrays_of(setup.fabric)
+    zone = arrays.nodes["zone"]
+    source, target = zone[arrays.wires["src"]], zone[arrays.wires["dst"]]
+    out = (source == zone[arrays.node_of(0)]) & (source != target)
+    if not out.any():
+        return float(endpoint_rates_Bps(arrays)[0])
+    per_node = arrays.num_ranks // max(1, setup.fabric.num_zones)
+    return float(wire_rates_Bps(arrays)[out].sum() / per_node)

@@ -234,12 +234,12 @@ def _on(base: AnyAsked, speed: AnyChange) -> AnyAsked:
         return replace(base, topology=speed.machine(setup.fabric), nodes=None)
     if isinstance(base, PerfRun):
         raise InputError("what-if: of a row of nccl-tests")
-    return replace(
-        base,
-        setup=replace(
-            base.setup, topology=speed.machine(base.setup.fabric), nodes=None
-        ),
+    moved = replace(
+        base.setup, topology=speed.machine(base.setup.fabric), nodes=None
     )
+    if isinstance(base, ServeRequest):
+        return base.on_links(moved)
+    return replace(base, setup=moved)
 
 
 def _run_or_error(run: Callable[[], ChangeOutcome]) -> ChangeOutcome:
