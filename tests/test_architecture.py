@@ -42,13 +42,14 @@ MAY_IMPORT = {
     "shim": "base hardware jobs lowering nccl nccltests schedule simulation topology",
     "replays": "base formats hardware jobs lowering nccl nccltests report results schedule simulation topology"
     " workload",
+    "multijob": "analysis base lowering replays report results schedule simulation topology training workload",
     "programs": "base formats hardware jobs lowering nccl nccltests replays simulation topology workload",
     "validation": "analysis base engine formats hardware lowering nccl nccltests schedule serving simulation topology"
     " training workload",
-    "studies": "analysis base jobs nccl nccltests policies replays report results serving simulation topology training"
-    " workload",
-    "clusim": "base collectives nccltests policies programs replays results schedule serving simulation studies"
-    " topology training validation workload",
+    "studies": "analysis base jobs multijob nccl nccltests policies replays report results serving simulation topology"
+    " training workload",
+    "clusim": "base collectives multijob nccltests policies programs replays results schedule serving simulation"
+    " studies topology training validation workload",
 }
 
 # Modules of `clusim` itself: public names, and what gathers them.

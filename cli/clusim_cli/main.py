@@ -39,6 +39,7 @@ _ORDER = (
     "traffic",
     "train",
     "serve",
+    "jobs",
     "info",
     "log",
     "explain",

@@ -243,6 +243,9 @@ RECORDED_FILE = Value("file", _recording, _recordings, "", files=True)
 """Path of a recording, or of the shipped one of that name."""
 GRID = Value("grid", _file_of("shipped_sweeps"), _sweeps, "", files=True)
 SERVING = Value("serving", words=_serving, files=True)
+JOBS = Value(
+    "jobs", words=_result_of("clusim.base.resources:shipped_jobs"), files=True
+)
 MEASURED = Value(
     "files", _file_of("shipped_recordings"), _recordings, "", files=True
 )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clusim import topology as fabric
     from clusim.api import nccl_tests, replay
     from clusim.base.errors import ClusimError
+    from clusim.multijob.api import run_jobs
     from clusim.nccltests.expected import expected
     from clusim.policies import policy
     from clusim.programs import annotations as torch
@@ -56,6 +57,7 @@ __all__ = [
     "plan",
     "policy",
     "replay",
+    "run_jobs",
     "schedule",
     "serve",
     "simulate",
@@ -81,6 +83,7 @@ _HOME = {
     "traffic": "clusim.simulation.traffic_api",
     "nccl_tests": "clusim.api",
     "replay": "clusim.api",
+    "run_jobs": "clusim.multijob.api",
     "serve": "clusim.serving.api",
     "train": "clusim.training.api",
     "plan": "clusim.studies.plan.api",

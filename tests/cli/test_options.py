@@ -72,6 +72,7 @@ def test_the_machine_is_an_argument_except_where_files_of_jobs_are() -> None:
         "traffic",
         "train",
         "serve",
+        "jobs",
         "explain",
         "crossover",
         "nccl-tests",

@@ -30,6 +30,14 @@ model: {base: llama3-8b, layers: 2}
 requests: {input: 64, output: 8, concurrency: 2, count: 4}
 """
 
+JOBS = """
+topology: dgx-h100
+nodes: 2
+jobs:
+  reduce: {collective: {operation: allreduce, size: 16KiB}}
+  copies: {nodes: 0, storage: {servers: 1, size: 16KiB}}
+"""
+
 # Command -> the words of calls that between them print every form it has.
 CALLS: dict[str, list[tuple[str | Path, ...]]] = {
     "run": [
@@ -48,6 +56,7 @@ CALLS: dict[str, list[tuple[str | Path, ...]]] = {
         ("SPENT",),
     ],
     "serve": [("SERVED",), ("SERVED", "--concurrency", "1,2"), ("SERVED", "--step-parts")],
+    "jobs": [("JOBS", "--no-pairs"), ("JOBS",)],
     "info": [("TRACE",), ("RUN",)],
     "log summary": [(TRACES / "nccl-8xh100.log",), ("TABLE",)],
     "explain": [
@@ -122,7 +131,7 @@ def write_files(folder: Path) -> dict[str, Path]:
     }
     step = (TRACES / "resnet50-dgx1v.yaml").read_text(encoding="utf-8")
     record = json.dumps(measure(FakeGpu(), lambda text: None))
-    texts = {"GRID": GRID, "SPENT": step + SPENT, "RECORD": record, "SERVED": SERVED}
+    texts = {"GRID": GRID, "SPENT": step + SPENT, "RECORD": record, "SERVED": SERVED, "JOBS": JOBS}
     for name, text in texts.items():
         found[name] = folder / f"{name.lower()}.yaml"
         found[name].write_text(text, encoding="utf-8")

@@ -65,6 +65,7 @@ TESTED: dict[str, tuple[tuple[str, ...], int]] = {
     "clusim.policies.windows": (("tests/policies/test_windows.py",), 90),
     "clusim.replays.channels": (("tests/replays/test_channels.py",), 75),
     "clusim.report.lanes": (("tests/report/test_lanes.py",), 75),
+    "clusim.multijob.join": (("tests/multijob/test_join.py",), 60),
     "clusim.serving.scheduler": (("tests/serving/test_scheduler.py",), 70),
     "clusim.shim.elements": (("tests/shim/test_elements.py",), 90),
     "clusim.simulation.derivatives": (("tests/simulation/test_derivatives.py",), 85),

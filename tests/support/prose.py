@@ -110,8 +110,8 @@ def table(text: str) -> Iterator[tuple[str, str]]:
 REPORTS = ("accuracy*.md", "performance*.md", "papers.md", "network-results.md")
 """Pages of results in docs/."""
 
-REFERENCE = ("cli.md", "json.md", "nccl-environment.md", "glossary.md", "add-a-*.md")
-"""Generated pages, and pages for those who extend clusim, in docs/."""
+REFERENCE = ("cli.md", "json.md", "nccl-environment.md", "glossary.md", "promises.md", "add-a-*.md")
+"""Generated pages, the list of tests of promises, and pages for those who extend clusim, in docs/."""
 
 READERS = {".md": markdown, ".py": python, ".c": c, ".h": c, ".yaml": data, ".csv": table}
 

@@ -15,9 +15,10 @@ from clusim_cli.outputs import GuardedCommand
 from clusim_cli.progress import counted_progress
 
 if TYPE_CHECKING:
+    from clusim.multijob.api import JobsRequest
     from clusim.studies.whatif.api import AnyAsked, AnyChange
 
-BASES = ("run", "nccl-tests", "replay", "train", "serve")
+BASES = ("run", "nccl-tests", "replay", "train", "serve", "jobs")
 """Commands accepted as baselines."""
 
 
@@ -41,26 +42,29 @@ def command(
     as_json: bool,
     no_progress: bool,
 ) -> int:
-    """Run BASELINE, words of a run, nccl-tests, replay, train or serve command in quotes, and again with each CHANGE.
+    """Run BASELINE, words of a run, nccl-tests, replay, train, serve or jobs command in quotes, and again with each
+    CHANGE.
 
     CHANGE, in quotes, is options of that command ("--fault 'nic n0/nic0 down'", "--algorithm tree", "--ranks 0-3",
     "--nccl-version 2.19", "--env NCCL_ALGO=Ring"), another system ("dgx-h100"), a factor of speed ("nvlink x2" is twice
     as fast; "gpu0-nvswitch0 x0.5", "hbm x2", "latency x2"; a link class or two ends), a disabled transport
     ("p2p off", "gpudirect off", "pxn off", "shm off"), a repair ("rank 3 repaired", "gpu0-nvswitch0.0 repaired": the
-    baseline without this fault), or, of train and serve, keys of the file ("parallel.tensor=4", "beside=null") and
-    faster kernels or hosts ("compute x2", "host x2").
+    baseline without this fault), or, of train, serve and jobs, keys of the file ("parallel.tensor=4", "beside=null",
+    "jobs.storage.class=1"), or, of train and serve, faster kernels or hosts ("compute x2", "host x2").
 
     Each change is simulated twice: with the baseline's plan, and re-planned by NCCL. A change that cannot run has the
     reason in its row; the exit code is then 2.
     """
     from clusim.base.files import write_bytes
-    from clusim.studies.whatif import what_if
 
     kind, words = _base(baseline)
     base = _asked(kind, words, "")
     named = [(text, _change(kind, words, text, base)) for text in changes]
+    compare: Any = import_module("clusim.studies.whatif").what_if
+    if kind == "jobs":
+        compare = import_module("clusim.studies.whatif.jobs").what_if_of_jobs
     with counted_progress(not no_progress, "changes") as progress:
-        result = what_if(
+        result = compare(
             base, named, title=f"clusim {kind} {shlex.join(words)}", counted=progress
         )
     if html is not None:
@@ -93,8 +97,8 @@ def _split(text: str) -> list[str]:
 
 
 def _change(
-    kind: str, words: list[str], text: str, base: AnyAsked
-) -> AnyAsked | AnyChange:
+    kind: str, words: list[str], text: str, base: AnyAsked | JobsRequest
+) -> AnyAsked | AnyChange | JobsRequest:
     """Return the request of a change."""
     from clusim.simulation.speed import speed_of
     from clusim.studies.whatif.changed_system import repair_fault, switch_of
@@ -103,7 +107,7 @@ def _change(
     return _asked(kind, words, text) if change is None else change
 
 
-def _asked(kind: str, words: list[str], text: str) -> AnyAsked:
+def _asked(kind: str, words: list[str], text: str) -> AnyAsked | JobsRequest:
     """Return the request of a command's words and a change."""
     module = import_module(f"clusim_cli.commands.{kind.replace('-', '_')}")
     more: dict[str, Any] = {}
@@ -123,16 +127,16 @@ def _asked(kind: str, words: list[str], text: str) -> AnyAsked:
     params = module.command.make_context(f"clusim {kind}", [*words, *added]).params
     if machine is not None:
         params = _moved(kind, params, machine)
-    result: AnyAsked = module.asked(**params, **more)
+    result: AnyAsked | JobsRequest = module.asked(**params, **more)
     return result
 
 
 def _key(kind: str, word: str) -> tuple[str, Any]:
     import yaml
 
-    if kind not in ("train", "serve"):
+    if kind not in ("train", "serve", "jobs"):
         raise click.UsageError(
-            f"{word!r}: keys of a file are for train and serve only"
+            f"{word!r}: keys of a file are for train, serve and jobs only"
         )
     name, _, value = word.partition("=")
     return name, yaml.safe_load(value)

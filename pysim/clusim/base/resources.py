@@ -68,6 +68,11 @@ def shipped_serving() -> dict[str, Path]:
     return _shipped_files("traces/serving")
 
 
+def shipped_jobs() -> dict[str, Path]:
+    """Return the shipped files of several jobs by name."""
+    return _shipped_files("traces/jobs")
+
+
 def shipped_recordings() -> dict[str, Path]:
     """Return the shipped recordings, logs and other files of ``traces/`` by name.
 

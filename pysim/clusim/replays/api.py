@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 
 from clusim.base.errors import InputError
 from clusim.base.terms.operations import ROOTED
 from clusim.formats.recordings.kinds import (
-    KINDS,
     LOGS,
-    PLANS,
-    all_kinds,
     kind_of,
-    reader,
 )
 from clusim.formats.recordings.model import Recording
 from clusim.jobs.peers import split_of
-from clusim.jobs.ready import sort_by_start
 from clusim.nccltests.jobs import PerfKernel
 from clusim.replays.full_job import replay_recording
 from clusim.replays.logjob import Counted, replay_log
-from clusim.replays.placing import ReplayRequest, machines_of
+from clusim.replays.placing import ReplayRequest
+from clusim.replays.reading import read_recording
 from clusim.replays.replayreport import gate
 from clusim.replays.report import CallResult, CommResult, Other, Replay
 from clusim.replays.representative import RepresentedJob, representative
@@ -32,7 +26,6 @@ from clusim.replays.representedproof import provable_job
 from clusim.results.resultjson import Unfinished
 from clusim.simulation.job import RunOptions
 from clusim.simulation.session import Watch
-from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 
@@ -174,18 +167,7 @@ def replay(
             replace(request, gap=request.gap or "none"), options, counted
         )
         return gate(result, request)
-    if kind in PLANS:
-        raise InputError(
-            f"{first}: {PLANS[kind]}, not a recording; run it with `clusim run TOPOLOGY --algorithm {first}`"
-        )
-    if kind not in KINDS and kind not in all_kinds():
-        kinds = ", ".join(sorted({*LOGS, *all_kinds()}))
-        raise InputError(
-            f"{first}: kind {kind!r} cannot be replayed; it is one of {kinds}"
-        )
-    read = reader(kind, first)
-    files = list(request.files) if len(request.files) > 1 else first
-    recording = sort_by_start(read(files, **_reader_options(read, request)))
+    recording = read_recording(request)
     request = replace(request, gap=request.gap or "logged")
     if recording.alike:
         if options.trace_out is not None:
@@ -196,24 +178,3 @@ def replay(
         return gate(replay_alike(recording, request, options), request)
     result = replay_recording(recording, request, options)
     return gate(result, request)
-
-
-def _reader_options(
-    read: Callable[..., Recording], request: ReplayRequest
-) -> dict[str, int | None]:
-    """Return options for readers of files that do not contain them.
-
-    These are the ranks of the topology, the ranks of its smallest node, and the requested number of calls.
-    """
-    parameters = signature(read).parameters
-    result = {"calls": request.calls} if "calls" in parameters else {}
-    if request.topology is None or "num_ranks" not in parameters:
-        return result
-    machines = machines_of(Setup(request.topology, request.nodes).fabric)
-    if not machines:
-        raise InputError(
-            f"{Setup(request.topology).name}: no GPU; a replay needs one for every rank"
-        )
-    sizes = [len(machine) for machine in machines]
-    values = {"num_ranks": sum(sizes), "machine_ranks": min(sizes), **result}
-    return {key: value for key, value in values.items() if key in parameters}

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from statistics import median
 
 from clusim.base.errors import InputError, TimeLimitReached, one_line
@@ -27,7 +28,6 @@ from clusim.results.result import Result
 from clusim.results.resultjson import Unfinished
 from clusim.simulation.job import RunOptions, run_job
 from clusim.simulation.request import ScheduleRequest
-from clusim.simulation.setup import Setup
 from clusim.simulation.speed import job_with
 from clusim.topology import Fabric
 from clusim.topology.arrays import arrays_of
@@ -35,7 +35,9 @@ from clusim.topology.arrays import arrays_of
 Key = tuple[int, str, int, str]
 
 
-def _release(recording: Recording, request: ReplayRequest) -> tuple[str, list[str]]:
+def release_of(
+    recording: Recording, request: ReplayRequest
+) -> tuple[str, list[str]]:
     """Return the NCCL version and a note if it is assumed."""
     if request.version:
         return request.version, []
@@ -105,10 +107,10 @@ def replay_recording(
             f"{recording.name}: {recording.kind} does not contain the system; set --topology, for example"
             f" --topology dgx-h100{' --nodes ' + str(-(-recording.num_ranks // 8)) if recording.num_ranks > 8 else ''}"
         )
-    version, assumed = _release(recording, request)
+    version, assumed = release_of(recording, request)
     if known is None:
         assert request.topology is not None
-        known = _on(request.setup(request.topology, version, request.env), recording)
+        known = place_recording(request, request.topology, version, recording)
     placed = known.placed
     recorded = not request.replan
     translation, result = _run(recording, request, options, known, recorded=recorded)
@@ -163,7 +165,7 @@ def _time_on_other(
 ) -> dict[Key, list[_Span]]:
     """Replay on the other system; return the spans of its calls, none if the limit of time ends it."""
     assert request.other is not None
-    second = _on(request.setup(request.other, version, request.env), recording)
+    second = place_recording(request, request.other, version, recording)
     untraced, name = replace(options, trace_out=None), second.placed.fabric.name
     try:
         moved, outcome = _run(recording, request, untraced, second, recorded=False)
@@ -187,6 +189,23 @@ def _busiest_wires(result: Result) -> list[tuple[str, float]]:
     return [(name, ps / max(1, result.time_ps)) for name, ps in rows[:5] if ps]
 
 
+def translate(
+    recording: Recording,
+    request: ReplayRequest,
+    where: KnownMachine,
+    *,
+    recorded: bool,
+) -> Translation:
+    """Convert a recording to a schedule for the system, with its recorded algorithms if `recorded`."""
+    placed = where.placed
+    emitter = NcclEmitter(
+        placed.setup.known, placed.rank, where.nccl, recorded=recorded
+    )
+    return to_schedule(
+        job_of(recording), emitter, gap=request.gap, most=request.calls
+    )
+
+
 def _run(
     recording: Recording,
     request: ReplayRequest,
@@ -197,12 +216,7 @@ def _run(
 ) -> tuple[Translation, Result]:
     """Convert a recording to a schedule for the system and run it."""
     setup = where.placed.setup
-    emitter = NcclEmitter(
-        setup.known, where.placed.rank, where.nccl, recorded=recorded
-    )
-    translation = to_schedule(
-        job_of(recording), emitter, gap=request.gap, most=request.calls
-    )
+    translation = translate(recording, request, where, recorded=recorded)
     job_request = ScheduleRequest(
         setup, translation.schedule, granularity=request.granularity
     )
@@ -211,8 +225,14 @@ def _run(
     )
 
 
-def _on(setup: Setup, recording: Recording) -> KnownMachine:
+def place_recording(
+    request: ReplayRequest,
+    topology: str | Path | Fabric,
+    version: str,
+    recording: Recording,
+) -> KnownMachine:
     """Place ranks on their recorded nodes; if unknown, fill nodes in order."""
+    setup = request.setup(topology, version, request.env)
     count = recording.num_ranks
     devices: list[int] = []
     hosts = recording.hosts

@@ -42,6 +42,7 @@ from clusim.replays.logmachine import LogMachine, machine_of_log
 from clusim.replays.logplay import timed_calls
 from clusim.replays.machine_match import infer_machine
 from clusim.replays.placing import ReplayRequest, place
+from clusim.replays.reading import MOST_CALLS, require_calls
 from clusim.replays.replayreport import placed_doubts
 from clusim.replays.report import CallResult, CommResult, Other, Replay
 from clusim.replays.timing import Timed, flags_of, harness_of
@@ -56,9 +57,6 @@ from clusim.topology import Fabric
 
 Counted = Callable[[int, int], None]
 """Called with the number of distinct calls completed and their total."""
-
-MOST_CALLS = 1_000_000
-"""Default limit on replayed calls."""
 
 CALLS_PER_RUN = 1000
 """Overlapping calls that are played in the time of a simulation."""
@@ -89,7 +87,7 @@ def replay_log(
     ranks = job_ranks(log)
     if not table.call and request.asked:
         _add_asked(log, table, ranks, request)
-    _require_calls(log, table, request)
+    require_calls(log, table, request)
     if request.gap == "logged" and max(table.time_ns) < 0:
         raise InputError(
             f"{request.files[0]}: calls without time stamps; use --gap none, or a time such as --gap 100us"
@@ -187,23 +185,6 @@ def _add_asked(
                 0,
             )
     table.source = "calls of --call"
-
-
-def _require_calls(log: Log, table: CallTable, request: ReplayRequest) -> None:
-    if table.call:
-        return
-    if request.asked:
-        raise InputError(
-            f"{log.facts.files[0]}: no communicator with a known number of ranks, at least 2, for --call to run on;"
-            " clusim run TOPOLOGY -c allreduce needs no log"
-        )
-    why = "; ".join(f"{n} {reason}" for reason, n in table.skipped.items())
-    raise InputError(
-        f"{log.facts.files[0]}: no call that could be replayed"
-        + (f" ({why})" if why else "")
-        + "; record with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING,COLL, or name calls to run on its communicators,"
-        " for example --call allreduce:64MiB"
-    )
 
 
 def _contradictions(log: Log) -> list[str]:

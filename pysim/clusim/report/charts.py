@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from clusim.analysis.flowrates import FlowRates
 from clusim.base.errors import InputError
 from clusim.base.units import format_size
-from clusim.report.plot_style import Look, styled_figure
+from clusim.report.plot_style import Look, colour_map, styled_figure
 from clusim.report.plots import SCREEN_IN, stack
 from clusim.results.sensitivity import Sensitivity
 
@@ -189,6 +190,36 @@ def plot_pareto(
         axes.set_ylabel("step [ms]")
         axes.grid(color="#e3e6eb", linewidth=0.5)
         _head(figure, axes, "steps and memory of layouts")
+    return figure
+
+
+def plot_matrix(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: NDArray[Any],
+    title: str,
+    width_in: float = SCREEN_IN,
+) -> Figure:
+    """Draw a table of factors of 1 and more; NaN is an empty cell."""
+    most = max(float(np.nanmax(values)), 1.01)
+    with styled_figure(Look(width_in)) as figure:
+        figure.set_size_inches(width_in, 1.4 + 0.45 * len(rows))
+        axes = figure.add_subplot()
+        axes.imshow(values, cmap=colour_map(), vmin=1.0, vmax=most, aspect="auto")
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set_yticks(range(len(rows)), rows)
+        for (row, column), value in np.ndenumerate(values):
+            if not np.isnan(value):
+                dark = value > 1 + 0.5 * (most - 1)
+                axes.text(
+                    column,
+                    row,
+                    f"{value:.2f}",
+                    ha="center",
+                    va="center",
+                    color="white" if dark else "black",
+                )
+        axes.set_title(title, loc="left")
     return figure
 
 

@@ -13,7 +13,7 @@ from clusim.base.errors import DeadlockError, InputError
 from clusim.base.version import version
 from clusim.engine.abi import WIRE_COUNTERS, NodeKind
 from clusim.engine.image import DTYPES, Image
-from clusim.lowering import Grain, arriving_ps
+from clusim.lowering import Grain, Lowered, arriving_ps
 from clusim.lowering.controls import policy_notes
 from clusim.lowering.faults import on_redirected
 from clusim.results.provenance import Provenance
@@ -23,6 +23,7 @@ from clusim.schedule import Schedule, to_arrays, to_text
 from clusim.simulation.expected import expected_of
 from clusim.simulation.intervals import Variants
 from clusim.simulation.job import Job, RunOptions
+from clusim.simulation.mixed_run import add_messages, as_part
 from clusim.simulation.payload_check import (
     Waits,
     deadlock_error,
@@ -64,7 +65,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
     if planned.verifies:
         require_room(schedule)
     options.watch.begins("programs are put on the fabric")
-    lowered = lower_on(planned.setup, schedule, asked)
+    lowered = lowered_run(planned)
     image = lowered.image
     traced = options.trace_out is not None
     names = [
@@ -72,7 +73,10 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
         for task in schedule.tasks
     ]
     nothing = np.full(len(names), -1, np.int64)
-    blocks = asked.blocks if isinstance(asked, ScheduleRequest) else None
+    blocks = messages = None
+    if isinstance(asked, ScheduleRequest):
+        blocks = asked.blocks
+        messages = None if asked.messages is None else asked.messages.plan.messages
 
     def stuck(session: Session) -> DeadlockError:
         engine = session.engine
@@ -102,6 +106,7 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
         Tasks(names, nothing, nothing, blocks),
         stuck,
         call=_the_call(schedule),
+        messages=messages,
         inputs=lambda: _inputs(arrays_of(fabric), image, schedule, blocks),
         instances=len(schedule.instances) if lowered.proxy_of else None,
         verified=schedule if planned.verifies else None,
@@ -109,6 +114,19 @@ def _planned_job(planned: Plan, options: RunOptions) -> Job:
         least_ps=lowered.least_ps,
         variants=Variants(planned),
     )
+
+
+def lowered_run(planned: Plan) -> Lowered:
+    """Return the image of a plan, with its messages, and the bursts of the run it is a part of."""
+    asked, fabric = planned.options, planned.topology
+    if not isinstance(asked, ScheduleRequest) or not (asked.messages or asked.part):
+        return lower_on(planned.setup, planned.schedule, asked)
+    if asked.part is not None:
+        asked = replace(asked, granularity="packet")
+    lowered = lower_on(planned.setup, planned.schedule, asked)
+    if asked.messages is not None:
+        lowered = add_messages(fabric, lowered, asked.messages, asked.granularity)
+    return lowered if asked.part is None else as_part(lowered, asked.part)
 
 
 def _traffic_job(request: TrafficRequest, options: RunOptions) -> Job:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,9 +18,10 @@ from clusim.simulation.setup import Setup
 from clusim.topology import Fabric
 
 if TYPE_CHECKING:
+    from clusim.lowering import Lowered
     from clusim.results.replicated import BlockRows
     from clusim.simulation.session import EngineName
-    from clusim.simulation.traffic import Traffic
+    from clusim.simulation.traffic import Traffic, TrafficPlan
 
 
 def _lower(word: str) -> str:
@@ -104,6 +105,22 @@ class Request:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class FlowMessages:
+    """Messages in the run of a schedule, such as storage traffic: packets and paths, sizes and starts."""
+
+    traffic: Traffic
+    plan: TrafficPlan
+
+
+@dataclass(frozen=True, eq=False)
+class PartOfRun:
+    """A run of which this one is a part: its image, and the number in it of each connection of this schedule."""
+
+    full: Lowered
+    connections: Sequence[int]
+
+
 @dataclass(frozen=True)
 class ScheduleRequest:
     """A given schedule on the fabric of a setup, with the setup's faults; frozen as `Request`.
@@ -118,6 +135,10 @@ class ScheduleRequest:
         As for `Request`.
     blocks : BlockRows or None
         Tasks of replicated blocks, represented by pauses of the schedule, for the trace.
+    messages : FlowMessages or None
+        Messages on the same fabric.
+    part : PartOfRun or None
+        Bursts of another run, in place of a granularity.
     """
 
     setup: Setup
@@ -128,6 +149,8 @@ class ScheduleRequest:
     verify: bool = False
     engine: EngineName = "c"
     blocks: BlockRows | None = None
+    messages: FlowMessages | None = None
+    part: PartOfRun | None = None
 
     def __post_init__(self) -> None:
         """Normalise the spelling of words."""

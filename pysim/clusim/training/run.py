@@ -26,14 +26,12 @@ from clusim.simulation.api import result_of, whole_of
 from clusim.simulation.job import RunOptions
 from clusim.simulation.request import ScheduleRequest
 from clusim.simulation.setup import Setup
-from clusim.topology.model import Fabric
 from clusim.training.breakdown import (
     error_of,
     grain_error,
     spans_of,
     starts_of_calls,
 )
-from clusim.training.extrapolated import LONGEST_PS, MOST_EPOCHS, in_intervals
 from clusim.training.proof import (
     BlockState,
     EndedSteps,
@@ -47,7 +45,12 @@ from clusim.training.remedies import affordable_trials, provable_step
 from clusim.training.request import WANTED_ERROR, TrainRequest
 from clusim.training.result import TrainingResult
 from clusim.training.saved_step import SavedStep
-from clusim.training.schedules import memory_notes, plan_notes, write_steps
+from clusim.training.schedules import (
+    memory_notes,
+    plan_notes,
+    relaxed,
+    write_steps,
+)
 from clusim.training.steady import is_free, simulated_steps
 from clusim.training.step_timing import StepTiming, busiest_wires, busy_links
 from clusim.training.switches import sharing, switching
@@ -55,26 +58,6 @@ from clusim.workload.memory import Memory
 from clusim.workload.parallel.checkpoints import checkpoint_of
 from clusim.workload.parallel.fold import FoldedBlock, Folder, block_rows
 from clusim.workload.parallel.plan import ParallelPlan, make_plan
-
-
-def relaxed(fabric: Fabric, plan: ParallelPlan, steps: int) -> Fabric:
-    """Return the fabric with memory-sharing intervals that suit a plan's kernels."""
-    stage = [layer for chunk in plan.stages[0] for layer in chunk]
-    once = {id(layer): layer for layer in stage}
-    times = {
-        key: sum(plan.chip.time_ps(k) for part in ("forward", "input", "weight") for k in layer.kernels(part))
-        for key, layer in once.items()
-    }  # fmt: skip
-    busy_ps = (
-        sum(times[id(layer)] for layer in stage)
-        * plan.microbatches
-        * plan.mesh.size
-        * steps
-    )
-    longest = max(times.values(), default=0)
-    quantum = min(LONGEST_PS, busy_ps // MOST_EPOCHS, longest // 100)
-    return in_intervals(fabric, quantum)
-
 
 ALONE = "block"
 """Task name in the schedule of an isolated block, in place of the name of its pass in a step."""

@@ -9,6 +9,7 @@ from clusim.lowering import plan_change
 from clusim.nccl.env_notes import chips_of, notes_on_chips
 from clusim.schedule.ir import Schedule
 from clusim.topology.model import Fabric
+from clusim.training.extrapolated import LONGEST_PS, MOST_EPOCHS, in_intervals
 from clusim.workload.host import HostThreads
 from clusim.workload.memory import Memory
 from clusim.workload.parallel.blocks import BlockEmitter
@@ -33,6 +34,25 @@ def write_steps(
     writer = StepWriter(BlockEmitter(plan, builder, folder=folder, host=threads))
     writer.write(steps, saved=saved)
     return writer, builder.build()
+
+
+def relaxed(fabric: Fabric, plan: ParallelPlan, steps: int) -> Fabric:
+    """Return the fabric with memory-sharing intervals that suit a plan's kernels."""
+    stage = [layer for chunk in plan.stages[0] for layer in chunk]
+    once = {id(layer): layer for layer in stage}
+    times = {
+        key: sum(plan.chip.time_ps(k) for part in ("forward", "input", "weight") for k in layer.kernels(part))
+        for key, layer in once.items()
+    }  # fmt: skip
+    busy_ps = (
+        sum(times[id(layer)] for layer in stage)
+        * plan.microbatches
+        * plan.mesh.size
+        * steps
+    )
+    longest = max(times.values(), default=0)
+    quantum = min(LONGEST_PS, busy_ps // MOST_EPOCHS, longest // 100)
+    return in_intervals(fabric, quantum)
 
 
 def plan_notes(plan: ParallelPlan, whole: Fabric) -> list[str]:

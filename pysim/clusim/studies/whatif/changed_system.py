@@ -102,7 +102,7 @@ def repair_fault(base: _Asked, text: str) -> _Asked | None:
     what = text.removesuffix(REPAIRED).strip()
     if not isinstance(base, Request | TrainRequest | ReplayRequest):
         raise InputError(
-            f"what-if {text}: not of nccl-tests; leave --fault out instead"
+            f"what-if {text}: only of run, train and replay; leave the fault out instead"
         )
     try:
         if not isinstance(base, ReplayRequest):
