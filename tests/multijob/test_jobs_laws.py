@@ -192,3 +192,30 @@ jobs:
     result = run(write(tmp_path, text), granularity="quick")
     assert [job.slowdown for job in result.jobs] == pytest.approx([1, 1], abs=1e-3)
     assert result.matrix["one"]["other"] == result.jobs[0].slowdown
+
+
+STEPS = """
+topology: tree:n=4,arity=2
+jobs:
+  one:
+    ranks: 0,2
+    collective: {operation: allreduce, size: 1MiB, algorithm: ring, compute: 60us}
+    repeat: 4
+  other:
+    ranks: 1,3
+    collective: {operation: allreduce, size: 1MiB, algorithm: ring, compute: 60us}
+    repeat: 4
+"""
+
+
+def test_steps_that_begin_together_share_the_link_and_later_ones_interleave(tmp_path: Path) -> None:
+    """Bytes that need M on the link, iterations of T alone: T + M beside an equal job, T if it begins later than M."""
+    path = write(tmp_path, STEPS)
+    same = run(path)
+    one = same.jobs[0]
+    wires = same.alone["one"].result.wires
+    busy_ps = wires.counters["busy_ps"][wires.names.index("switch0.0->switch1.0.0")] / 4
+    assert one.mean_ps - one.alone_ps == pytest.approx(busy_ps, rel=0.02)
+    later = run(path, changes={"jobs.other.start": "30us"})
+    assert [job.slowdown for job in later.jobs] == pytest.approx([1, 1], abs=1e-3)
+    assert later.jobs[0].alone_ps == one.alone_ps

@@ -233,7 +233,10 @@ def test_the_table_has_a_line_for_each_and_its_cause() -> None:
         (["run dgx-a100", "nvlink x0"], "between 0.001 and 1000"),
         (["traffic mesh:4x4", "--seed 1"], "begin with one of run, nccl-tests, replay, train"),
         (["run 'dgx", "--seed 1"], "No closing quotation"),
-        (["run dgx-a100", "parallel.tensor=4"], "keys of a file are for train and serve only"),
+        (
+            ["run dgx-a100", "parallel.tensor=4"],
+            "keys of a file are for train, serve and jobs only",
+        ),
         (["run dgx-a100", "--sise 4"], "no option '--sise'; did you mean '--size'?"),
         (["run dgx-a100", "nvlink x2", "--fault 'rank 11 slow x2'"], "what-if --fault 'rank 11"),
         (["run dgx-a100", "dgx-a1000"], "did you mean 'dgx-a100'?"),
@@ -244,7 +247,10 @@ def test_the_table_has_a_line_for_each_and_its_cause() -> None:
         ),
         ([f"replay {LOG} dgx-h100", "stepp x2"], "stepp x2: no matching links in dgx-h100"),
         ([f"replay {LOG}", "rank 1 repaired"], "set the system of the replay with --topology"),
-        (["nccl-tests all_reduce_perf dgx-h100", "rank 1 repaired"], "not of nccl-tests"),
+        (
+            ["nccl-tests all_reduce_perf dgx-h100", "rank 1 repaired"],
+            "only of run, train and replay",
+        ),
         ([f"replay {LOG} dgx-h100", "--fault 'rank 8 slow x2'"], "no rank 8"),
     ],
 )

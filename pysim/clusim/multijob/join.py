@@ -29,6 +29,8 @@ class PlacedSchedule:
     ----------
     ranks : sequence of int
         Rank of the fabric for each rank of the schedule.
+    compute_ps : int
+        Kernel of each rank before each copy [ps].
     """
 
     name: str
@@ -36,6 +38,7 @@ class PlacedSchedule:
     ranks: Sequence[int]
     start_ps: int = 0
     repeat: int = 1
+    compute_ps: int = 0
 
 
 @dataclass
@@ -53,28 +56,33 @@ class _Joiner:
         """Append the copies of a schedule; return the tasks and the connections of each."""
         first_template = len(self.templates)
         self.templates += placed.schedule.templates
-        before = self._delays(placed)
+        wait = Task("delay", 0, "start", "start", delay_ps=placed.start_ps)
+        before = self._on_ranks(placed, wait, {}) if placed.start_ps else {}
         tasks, connections = [], []
         for _ in range(placed.repeat):
             first, first_connection = len(self.tasks), len(self.connections)
+            if placed.compute_ps:
+                kernel = Task(
+                    "kernel", 0, "compute", "compute", compute_ps=placed.compute_ps
+                )
+                before = self._on_ranks(placed, kernel, before)
             self._copy(placed, first_template, before)
             tasks.append(range(first, len(self.tasks)))
             connections.append(range(first_connection, len(self.connections)))
             before = self._last_tasks(first)
         return tasks, connections
 
-    def _delays(self, placed: PlacedSchedule) -> dict[int, tuple[int, ...]]:
-        """Append the wait for a job's start; return its task by rank."""
-        if not placed.start_ps:
-            return {}
+    def _on_ranks(
+        self, placed: PlacedSchedule, task: Task, before: dict[int, tuple[int, ...]]
+    ) -> dict[int, tuple[int, ...]]:
+        """Append a task to each rank of a job, after others; return the new tasks by rank."""
         result: dict[int, tuple[int, ...]] = {}
         for rank in dict.fromkeys(task.rank for task in placed.schedule.tasks):
-            result[placed.ranks[rank]] = (len(self.tasks),)
-            stream = f"{placed.name} start"
             at = placed.ranks[rank]
-            self.tasks.append(
-                Task("delay", at, stream, stream, delay_ps=placed.start_ps)
-            )
+            stream = f"{placed.name} {task.stream}"
+            deps = before.get(at, ())
+            result[at] = (len(self.tasks),)
+            self.tasks.append(replace(task, rank=at, stream=stream, deps=deps))
         return result
 
     def _copy(

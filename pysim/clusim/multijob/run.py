@@ -198,6 +198,7 @@ class JobsRunner:
                 work.ranks,
                 self.starts[work.name],
                 1 if work.steps else self.repeats[work.name],
+                work.compute_ps,
             )
             for work in works
             if work.schedule is not None

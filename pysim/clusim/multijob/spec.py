@@ -53,10 +53,11 @@ Numbers = Annotated[
 
 
 class CollectiveJobSpec(Spec):
-    """Collective, repeated."""
+    """Collective, repeated, after a kernel of all SMs on each rank."""
 
     operation: str
     size: Size
+    compute: Time = 0
     algorithm: str = ""
     dtype: str = "float32"
 

@@ -69,6 +69,8 @@ class JobWork:
         A message begins when the one before it has arrived; otherwise it may have waited since its time.
     quantum_ps : int
         Interval in which memory bandwidth is divided on its ranks; 0 is the fabric's [ps].
+    compute_ps : int
+        Kernel of each rank before each iteration [ps].
     """
 
     name: str
@@ -79,6 +81,7 @@ class JobWork:
     messages: MessageRows | None = None
     closed: bool = False
     quantum_ps: int = 0
+    compute_ps: int = 0
     notes: tuple[str, ...] = ()
 
     @property
@@ -223,7 +226,12 @@ class WorkWriter:
                 dtype=call.dtype,
             )
         )
-        return replace(work, schedule=planned.schedule, notes=planned.program.notes)
+        return replace(
+            work,
+            schedule=planned.schedule,
+            compute_ps=call.compute,
+            notes=planned.program.notes,
+        )
 
     def _storage(self, job: JobSpec, work: JobWork, repeat: int) -> JobWork:
         spec = job.storage

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clusim.base.json_schema import JsonObject, Round3, Round6
+from clusim.base.terms.operations import find_operation
 
 LEAST_SHARE = 0.01
 """Smallest share of a latency that text names."""
@@ -27,15 +28,8 @@ ATTENTION, SMALL = "attention to caches", "norms and other small kernels"
 PROMPTS, BETWEEN = "prompts of other requests", "waits between steps"
 STEP_END, OTHERS = "wait for the end of a step", "other traffic beside the transfers"
 
-COLLECTIVES = {
-    "allreduce": "all-reduces",
-    "all_gather": "gathers",
-    "reduce_scatter": "reduce-scatters",
-    "alltoall": "exchange for experts",
-    "dispatch": "exchange for experts",
-    "combine": "exchange for experts",
-    "send": "sends between stages",
-}
+EXPERTS = ("dispatch", "combine")
+"""Exchanges of tokens by DeepEP."""
 
 SMALL_KERNELS = ("norms", "rotation and cache", "latent norms", "activation")
 
@@ -172,14 +166,16 @@ def limits_of(
 
 def step_limit(name: str) -> str | None:
     """Return the limit of a kernel or collective; None for products, by their size."""
-    if name in COLLECTIVES:
-        return COLLECTIVES[name]
+    if name in EXPERTS:
+        return "exchange for experts"
     if name in SMALL_KERNELS or name.endswith(" activation"):
         return SMALL
     if name.endswith("attention"):
         return ATTENTION
-    same = {"host": "host", PROMPTS: PROMPTS}
-    return same.get(name)
+    if name in ("host", PROMPTS):
+        return name
+    operation = find_operation(name)
+    return None if operation is None else operation.name
 
 
 @dataclass
