@@ -125,6 +125,14 @@ def test_jobs_that_share_nothing_do_not_slow_each_other(apart: JobsResult) -> No
     assert apart.jobs[0].slowdown > 1
 
 
+def test_paths_do_not_depend_on_other_jobs(tmp_path: Path) -> None:
+    """Paths by hash: eight flows between pods meet by chance, the same beside a job within a node."""
+    pairs = "".join(f"{host},{15 - host},65536\n" for host in range(4, 12))
+    one, other = run(write(tmp_path, TWO_SENDERS, one="0,1,65536\n1,0,65536\n", other=pairs)).jobs
+    assert other.slowdown == 1.0
+    assert one.slowdown == 1.0
+
+
 def test_pairs_that_share_nothing_are_not_run(apart: JobsResult) -> None:
     """Three runs in isolation and one of all, which is that of the pair that shares: the third job changes nothing."""
     assert apart.runs == 3 + 1

@@ -24,10 +24,11 @@ from clusim.multijob.spec import JobsSpec
 from clusim.multijob.work import (
     PACKET_BYTES,
     JobWork,
+    JoinedMessages,
     WorkWriter,
     join_messages,
 )
-from clusim.results.result import Messages, Result
+from clusim.results.result import Result
 from clusim.schedule.ir import Schedule
 from clusim.simulation.api import result_of
 from clusim.simulation.flows import Flow
@@ -56,8 +57,8 @@ class JoinedJobs:
         Connections of every copy of each.
     sending : list of JobWork
         Jobs with messages.
-    messages : tuple or None
-        As of `clusim.multijob.work.join_messages`.
+    messages : JoinedMessages or None
+        Their messages.
     """
 
     schedule: Schedule
@@ -65,7 +66,7 @@ class JoinedJobs:
     copies: list[list[range]]
     connections: list[list[range]]
     sending: list[JobWork]
-    messages: tuple[Messages, Array, Array, list[int]] | None
+    messages: JoinedMessages | None
 
     def connections_of(self, name: str, copy: int) -> range:
         """Return the connections of a copy of a job's programs."""
@@ -211,8 +212,8 @@ class JobsRunner:
         messages = None
         if sending:
             rows = [
-                (work.messages, self.starts[work.name], at)
-                for at, work in enumerate(sending)
+                (work.messages, self.starts[work.name])
+                for work in sending
                 if work.messages is not None
             ]
             messages = join_messages(rows)
@@ -223,8 +224,8 @@ class JobsRunner:
         flows = part = None
         if joined.messages is not None:
             classes = [self._class(work.name) for work in joined.sending]
-            messages, _, _, jobs = joined.messages
-            flows = _flow_messages(messages, [classes[at] for at in jobs])
+            of_flow = [classes[at] for at in joined.messages.jobs]
+            flows = _flow_messages(joined.messages, of_flow)
         if self.full is not None:
             lowered, joint = self.full
             numbers = [
@@ -249,7 +250,7 @@ class JobsRunner:
         """Return the times of the jobs of messages."""
         if joined.messages is None:
             return {}
-        _, owner, number, _ = joined.messages
+        owner, number = joined.messages.job, joined.messages.number
         messages = result.messages
         assert messages is not None
         runs = {}
@@ -341,9 +342,10 @@ class JobsRunner:
 
 
 def _flow_messages(
-    messages: Messages, classes: Sequence[int | None]
+    joined: JoinedMessages, classes: Sequence[int | None]
 ) -> FlowMessages:
     """Return messages with the traffic class of each flow."""
+    messages = joined.messages
     first = np.searchsorted(messages.flow, np.arange(len(classes)))
     end = np.append(first[1:], len(messages.flow))
     flows = tuple(
@@ -359,7 +361,7 @@ def _flow_messages(
     traffic = Traffic(
         "flows", int(messages.size_bytes.max()), PACKET_BYTES, flows=flows
     )
-    return FlowMessages(traffic, TrafficPlan(messages, first, end))
+    return FlowMessages(traffic, TrafficPlan(messages, first, end, joined.label))
 
 
 def with_classes(spec: JobsSpec, setup: Setup) -> Fabric:

@@ -331,25 +331,32 @@ def _rows(
     )
 
 
-def join_messages(
-    works: Sequence[tuple[MessageRows, int, int]],
-) -> tuple[Messages, Array, Array, list[int]]:
-    """Return messages of several jobs, with their starts [ps] and numbers.
+@dataclass(frozen=True)
+class JoinedMessages:
+    """Messages of several jobs, in the order of their flows, which have consecutive numbers.
 
-    Returns
-    -------
-    Messages
-        In the order of their flows, which have consecutive numbers.
-    job : ndarray of int64
-        Number of the job of each message.
-    number : ndarray of int64
-        Position of the message in its job.
+    Attributes
+    ----------
+    job, number : ndarray of int64
+        Number of the job of each message, and its position there.
+    label : ndarray of int64
+        Number of its flow in the job, from which its path follows.
     jobs : list of int
         Number of the job of each flow.
     """
-    columns: list[list[Array]] = [[] for _ in range(7)]
+
+    messages: Messages
+    job: Array
+    number: Array
+    label: Array
+    jobs: list[int]
+
+
+def join_messages(works: Sequence[tuple[MessageRows, int]]) -> JoinedMessages:
+    """Return messages of several jobs, with the starts of the jobs [ps]."""
+    columns: list[list[Array]] = [[] for _ in range(8)]
     jobs: list[int] = []
-    for rows, start_ps, job in works:
+    for job, (rows, start_ps) in enumerate(works):
         order = np.lexsort((rows.start_ps, rows.flow))
         parts = (
             rows.source,
@@ -359,13 +366,15 @@ def join_messages(
             rows.flow + len(jobs),
             np.full(len(order), job, np.int64),
             np.arange(len(order)),
+            rows.flow,
         )
         for column, part in zip(columns, parts, strict=True):
             column.append(part[order])
         jobs += [job] * (int(rows.flow.max()) + 1)
-    source, destination, size, start, flow, owner, number = map(
+    source, destination, size, start, flow, owner, number, label = map(
         np.concatenate, columns
     )
     ends = source.astype(np.uint32), destination.astype(np.uint32)
     absent = np.full(len(size), -1, np.int64)
-    return Messages(*ends, size, start, absent, flow), owner, number, jobs
+    messages = Messages(*ends, size, start, absent, flow)
+    return JoinedMessages(messages, owner, number, label, jobs)

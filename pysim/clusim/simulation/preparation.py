@@ -23,7 +23,6 @@ from clusim.schedule import Schedule, to_arrays, to_text
 from clusim.simulation.expected import expected_of
 from clusim.simulation.intervals import Variants
 from clusim.simulation.job import Job, RunOptions
-from clusim.simulation.mixed_run import add_messages, as_part
 from clusim.simulation.payload_check import (
     Waits,
     deadlock_error,
@@ -121,6 +120,9 @@ def lowered_run(planned: Plan) -> Lowered:
     asked, fabric = planned.options, planned.topology
     if not isinstance(asked, ScheduleRequest) or not (asked.messages or asked.part):
         return lower_on(planned.setup, planned.schedule, asked)
+    # Few runs have messages or are parts of others.
+    from clusim.simulation.mixed_run import add_messages, as_part
+
     if asked.part is not None:
         asked = replace(asked, granularity="packet")
     lowered = lower_on(planned.setup, planned.schedule, asked)

@@ -70,12 +70,14 @@ _WAY = (1 << 33) - 1
 class TrafficPlan:
     """Messages in the order of their sources.
 
-    Source number i has messages `first[i]` to `end[i]`.
+    Source number i has messages `first[i]` to `end[i]`. The paths of messages depend on their `labels`; None is the
+    numbers of their flows.
     """
 
     messages: Messages
     first: Array
     end: Array
+    labels: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,8 +132,9 @@ def to_image(
     table["start_ps"] = messages.start_ps
     table["bytes"] = messages.size_bytes
     table["dst"] = arrays.rank_endpoint[messages.destination]
+    labels = messages.flow if plan.labels is None else plan.labels
     table["key"] = flow_hash(
-        messages.source, messages.destination, messages.flow, traffic.seed
+        messages.source, messages.destination, labels, traffic.seed
     )
     table["via_first"], table["via_last"] = vias[:, 0], vias[:, 1]
     if traffic.flows:
