@@ -27,6 +27,7 @@ def test_there_is_a_notebook_for_each_of_the_first_questions() -> None:
     assert names == {
         "congestion-control",
         "first-run",
+        "jobs",
         "own-algorithm",
         "own-program",
         "own-topology",
