@@ -10,6 +10,7 @@ import pytest
 from clusim.base.errors import ClusimError
 from clusim.base.resources import shipped_jobs
 from clusim.multijob.api import JobsRequest, run_jobs, runner_of
+from clusim.multijob.page import jobs_page
 from clusim.multijob.report import draw_matrix, jobs_report
 from clusim.multijob.result import JobsResult
 from clusim.multijob.spec import load_jobs
@@ -105,6 +106,15 @@ def test_a_trace_has_the_tasks_and_messages_of_all_jobs(folder: Path, result: Jo
 def test_the_picture_of_the_matrix_has_a_cell_for_each_pair(result: JobsResult) -> None:
     (axes,) = draw_matrix(result).axes
     assert len(axes.texts) == 4 * 3 + 4
+
+
+def test_the_page_has_the_matrix_and_the_verdict(result: JobsResult) -> None:
+    page = jobs_page(result)
+    assert result.verdict[0] in page
+    for job in result.jobs:
+        assert f">{job.name}<" in page
+    assert page.count("<svg") == sum(len(run.times_ps) > 1 for run in result.joint.jobs.values())
+    assert "Slowdown of the row" in page
 
 
 def test_shipped_files_are_valid() -> None:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
               help="Run every two jobs that share wires or ranks, for the matrix.")  # fmt: skip
 @options.trace_out()
 @options.plot(more="It has the slowdown of each job beside each other one.")
+@options.html(
+    more="It has the verdict, the matrix, distributions of times, and shared wires."
+)
 @options.strict()
 @options.as_json("clusim.multijob.result:JobsResult")
 @options.no_progress()
@@ -40,6 +43,7 @@ def command(
     nodes: int | None,
     trace_out: Path | None,
     plot: Path | None,
+    html: Path | None,
     pairs: bool,
     strict: bool,
     as_json: bool,
@@ -66,6 +70,11 @@ def command(
         from clusim.base.display import Plot
 
         Plot(draw_matrix(result)).save(plot)
+    if html is not None:
+        from clusim.base.files import write_bytes
+        from clusim.multijob.page import jobs_page
+
+        write_bytes(html, jobs_page(result).encode())
     click.echo(json.dumps(result.to_json()) if as_json else jobs_report(result))
 
 

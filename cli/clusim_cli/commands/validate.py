@@ -243,7 +243,7 @@ def _serving(files: tuple[Path, ...], as_json: bool, given: dict[str, Any]) -> i
 
     for name in (
         *("system", "sizes", "releases", "infer", "no_infer", "row", "plot"),
-        *("markdown", "errors", "max_gpus", "granularity"),
+        *("markdown", "max_gpus", "granularity"),
     ):
         if given[name]:
             raise click.UsageError(

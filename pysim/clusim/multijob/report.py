@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,17 +20,20 @@ def jobs_report(result: JobsResult) -> str:
     lines = [
         f"{result.name}: {len(result.jobs)} jobs on {result.system}, {format_time(result.time_ps)}",
         "",
-        *_job_lines(result),
+        *text_table("{:<..}  {:<..}" + "  {:>..}" * 6, job_rows(result)),
     ]
     if result.matrix:
         lines += [
             "",
             "slowdown of the job of the row, with only the job of the column",
-            *_matrix_lines(result),
+            *text_table(
+                "{:<..}" + "  {:>..}" * len(result.matrix), matrix_rows(result)
+            ),
         ]
     if result.shared:
         more = result.shared_wires - len(result.shared)
-        lines += ["", "wires that jobs share", *_wire_lines(result)]
+        table = text_table("  {:<..}  {:>4}  {:<..}", wire_rows(result))
+        lines += ["", "wires that jobs share", *table]
         lines += [f"  and {more} more"] if more else []
     lines += [
         "",
@@ -43,9 +45,12 @@ def jobs_report(result: JobsResult) -> str:
     return "\n".join(lines)
 
 
-def _job_lines(result: JobsResult) -> list[str]:
-    head = ("job", "kind", "ranks", "times", "mean", "alone", "slower", "99th")
-    rows: list[Sequence[object]] = [head]
+Cells = tuple[str, ...]
+
+
+def job_rows(result: JobsResult) -> list[Cells]:
+    """Return the times of the jobs, below a row of titles."""
+    rows = [("job", "kind", "ranks", "times", "mean", "alone", "slower", "99th")]
     for job in result.jobs:
         rows.append(
             (
@@ -59,28 +64,30 @@ def _job_lines(result: JobsResult) -> list[str]:
                 f"{job.tail:.2f}",
             )
         )
-    layout = "{:<..}  {:<..}  {:>..}  {:>..}  {:>..}  {:>..}  {:>..}  {:>..}"
-    return text_table(layout, rows)
+    return [*rows]
 
 
-def _matrix_lines(result: JobsResult) -> list[str]:
+def matrix_rows(result: JobsResult) -> list[Cells]:
+    """Return the slowdown of each job (row) with each other one, below a row of names."""
     names = list(result.matrix)
-    rows: list[Sequence[object]] = [("", *names)]
+    rows: list[Cells] = [("", *names)]
     for name in names:
         row = result.matrix[name]
         cells = (f"{row[other]:.2f}" if other in row else "-" for other in names)
         rows.append((name, *cells))
-    return text_table("{:<..}" + "  {:>..}" * len(names), rows)
+    return rows
 
 
-def _wire_lines(result: JobsResult) -> list[str]:
-    rows = []
-    for wire in result.shared:
-        shares = ", ".join(
-            f"{name} {share:.0%}" for name, share in wire.shares.items()
+def wire_rows(result: JobsResult) -> list[Cells]:
+    """Return the shared wires, the fraction of time in which they are busy, and the shares of jobs."""
+    return [
+        (
+            wire.wire,
+            f"{wire.busy:.0%}",
+            ", ".join(f"{name} {share:.0%}" for name, share in wire.shares.items()),
         )
-        rows.append((wire.wire, wire.busy, shares))
-    return text_table("  {:<..}  {:>4.0%}  {:<..}", rows)
+        for wire in result.shared
+    ]
 
 
 def draw_matrix(result: JobsResult) -> Figure:

@@ -19,6 +19,7 @@ from clusim.hardware.kernels.measured_tables import find_table
 from clusim.jobs.times import Times, shared_answers
 from clusim.lowering.grain import QUICK
 from clusim.serving.exchange import ServedDeepEp, fullest_skew
+from clusim.serving.expected import expected_error
 from clusim.serving.forward import ForwardPass
 from clusim.serving.layout import (
     EXPERTS_ONLY,
@@ -398,6 +399,7 @@ class ServedModel:
             request_ps=last.host.request_ps,
             limits=self.spec.limits,
             notes=notes,
+            expected=expected_error(self.engine.name, self.endpoint.chip),
         )
 
 

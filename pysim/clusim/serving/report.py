@@ -57,6 +57,12 @@ def run_rows(result: Serving) -> list[Sequence[object]]:
             f"{room}, {cache.peak:.0%} in use at most; {cache.preemptions} preemptions",
         ),
         ("steps", f"{result.steps:,}, {result.different_steps} distinct"),
+        (
+            "expected error",
+            result.expected.text()
+            if result.expected
+            else "not known (no comparable measurements)",
+        ),
     ]
     limits = result.limits
     if limits.ttft is not None or limits.tpot is not None:

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from clusim.base.json_schema import JsonObject, Picoseconds, Round3, Round6
+from clusim.serving.expected import ServingError
 from clusim.serving.layout import ReplicaLayout
 from clusim.serving.replica import StepRecord
 from clusim.serving.scheduler import Sequence
@@ -114,6 +115,8 @@ class Serving(JsonObject):
         Fraction of all steps by part.
     verdict : ServingVerdict
         Parts of the latencies, and their limits.
+    expected : ServingError or None
+        Expected error; None without comparable runs.
     notes : list of str
         Approximations.
     """
@@ -130,7 +133,8 @@ class Serving(JsonObject):
         ),
         *("time_s", "ttft", "tpot", "itl", "latency", "requests_per_s"),
         *("tokens_per_s", "tokens_per_s_per_gpu", "good_per_s", "steps"),
-        *("different_steps", "cache", "spent", "verdict", "notes"),
+        *("different_steps", "cache", "spent", "verdict"),
+        *("expected", "notes"),
     )
 
     name: str
@@ -152,6 +156,7 @@ class Serving(JsonObject):
     limits: LimitSpec
     notes: list[str]
     transfers: Callable[[], TransferParts] | None = None
+    expected: ServingError | None = None
 
     @property
     def count(self) -> int:

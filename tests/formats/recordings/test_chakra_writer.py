@@ -18,7 +18,7 @@ from clusim.formats.recordings.model import (
     Recording,
     TensorShape,
 )
-from clusim.replays.api import kind_of, reader
+from clusim.formats.recordings.kinds import kind_of, reader
 from clusim.replays.full_job import replay_recording
 from clusim.replays.placing import ReplayRequest
 from clusim.topology import load

@@ -13,6 +13,7 @@ from clusim.base.executors import Jobs
 from clusim.base.json_schema import JsonObject, Round3
 from clusim.base.tables import group_values, text_table
 from clusim.serving.api import load_model
+from clusim.serving.expected import ServingCampaign
 from clusim.validation.measured import (
     Prediction,
     Report,
@@ -61,6 +62,7 @@ class ServingPoint(Prediction, JsonObject):
     predicted_tpot_ms: Round3
     predicted_ttft_ms: Round3
     notes: tuple[str, ...] = ()
+    chip: str = ""
 
     @property
     def times(self) -> tuple[float, float]:
@@ -119,17 +121,6 @@ class ServingReportJson(TypedDict):
     skipped: int
 
 
-@dataclass(frozen=True, slots=True)
-class ServingCampaign:
-    """Errors of the rows of an engine on a chip."""
-
-    engine: str
-    hardware: str
-    n: int
-    median_abs_pct: float
-    bias_pct: float
-
-
 @dataclass(frozen=True)
 class ServingReport(Report[ServingPoint]):
     """All points, and the rows without one."""
@@ -143,7 +134,7 @@ class ServingReport(Report[ServingPoint]):
 
     def classes_of(self, point: ServingPoint) -> list[tuple[str, ...]]:
         """Return engine and chip of a row."""
-        return [(point.row.engine, point.row.hardware)]
+        return [(point.row.engine, point.chip)]
 
     def to_json(self) -> dict[str, Any]:
         """Return scores, every point and the rows without one."""
@@ -187,11 +178,13 @@ def predict_row(row: ServingRow) -> ServingPoint | Unpredicted:
     if not row.tpot_ms:
         return Unpredicted(row, "no time per output token", "cannot be used")
     try:
-        result = load_model(row.spec()).run()
+        model = load_model(row.spec())
+        result = model.run()
     except ClusimError as error:
         return Unpredicted(row, str(error))
     notes = (*row.assumptions(), *result.notes)
-    return ServingPoint(row, result.tpot.mean * 1e3, result.ttft.mean * 1e3, notes)
+    times_ms = result.tpot.mean * 1e3, result.ttft.mean * 1e3
+    return ServingPoint(row, *times_ms, notes, model.endpoint.chip)
 
 
 def validate_serving(
