@@ -70,8 +70,8 @@ def test_jobs_share_the_last_link_in_halves(incast: JobsResult) -> None:
     """Hosts 4 and 8 are in different pods: only the way from the core to host 0 may be common."""
     last = incast.shared[0]
     assert last.shares == pytest.approx({"one": 0.5, "other": 0.5})
-    assert "most by other" in incast.verdict[0]
-    assert "edge0->host0.0 is busy" in incast.verdict[0]
+    assert any("one is 1.86 times slower, most by other" in line for line in incast.verdict)
+    assert all("edge0->host0.0 is busy" in line for line in incast.verdict)
 
 
 def test_bytes_of_a_wire_are_those_of_its_jobs(incast: JobsResult) -> None:

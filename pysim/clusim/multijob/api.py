@@ -14,6 +14,7 @@ from clusim.multijob.compare import Comparison
 from clusim.multijob.result import MOST_WIRES, JobsResult, TogetherRun
 from clusim.multijob.run import JobsRunner
 from clusim.multijob.spec import JobsSpec, load_jobs
+from clusim.results.bins import MAX_BINS
 from clusim.simulation.api import as_policy
 from clusim.simulation.job import RunOptions
 from clusim.simulation.setup import Setup
@@ -159,7 +160,12 @@ def compare_jobs(
     notify("all jobs")
     joint = runner.alone[names[0]]
     if len(names) > 1 or trace_out is not None:
-        joint = runner.run(names, replace(runner.options, trace_out=trace_out))
+        options = runner.options
+        if trace_out is not None:
+            options = replace(
+                options, trace_out=trace_out, histories=True, bins=MAX_BINS
+            )
+        joint = runner.run(names, options)
     compared = Comparison(runner, joint)
     if pairs and len(names) > 1:
         compared.pairs = _run_pairs(compared, notify)

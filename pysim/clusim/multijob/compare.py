@@ -181,9 +181,9 @@ class Comparison:
         return jain([1 / one.slowdown for one in self.outcomes])
 
     def verdict(self) -> list[str]:
-        """Return who slows whom, by how much and where."""
+        """Return who slows whom, by how much and where; the slowest job is the first."""
         lines = []
-        for job in self.outcomes:
+        for job in sorted(self.outcomes, key=lambda job: -job.slowdown):
             if job.slowdown < SLOWED:
                 continue
             lines.append(

@@ -25,7 +25,7 @@ def jobs_page(result: JobsResult) -> str:
     sections = [
         _verdict(result),
         element("h2", "Jobs"),
-        table((head[0], *(f"#{word}" for word in head[1:])), rows),
+        table((*head[:2], *(f"#{word}" for word in head[2:])), rows),
         *_matrix(result),
         *_times(result),
         *_wires(result),
