@@ -11,6 +11,7 @@ import pytest
 
 from clusim.base.errors import InputError
 from clusim.formats.recordings import chakra, chakra_writer
+from clusim.formats.recordings.kinds import kind_of, reader
 from clusim.formats.recordings.model import (
     MOST_REPEATED,
     Event,
@@ -18,7 +19,6 @@ from clusim.formats.recordings.model import (
     Recording,
     TensorShape,
 )
-from clusim.formats.recordings.kinds import kind_of, reader
 from clusim.replays.full_job import replay_recording
 from clusim.replays.placing import ReplayRequest
 from clusim.topology import load
