@@ -13,7 +13,8 @@ from clusim.base.errors import InputError
 from clusim.base.kept import SampleCache
 from clusim.formats.recordings.model import Event, Group, Recording, tile
 from clusim.jobs import joint
-from clusim.jobs.joint import RATES_ERROR, JointTimes, SeparateCalls
+from clusim.jobs.joint import RATES_ERROR, JointTimes
+from clusim.jobs.live import SeparateCalls
 from clusim.jobs.model import CallWork, DelayWork, JobGraph, KernelWork, RankOperation, Work
 from clusim.jobs.peers import groups_on, split_of, whole_groups
 from clusim.jobs.player import ONE, BundleStart, CallBundle, JobTimes, Player, RunningKernel

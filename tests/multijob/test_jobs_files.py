@@ -17,6 +17,7 @@ from clusim.multijob.spec import load_jobs
 from clusim.multijob.work import WorkWriter
 from clusim.results.trace.reader import read_result
 from clusim.simulation.speed import Speed, speed_of
+from clusim.studies.sweep import read_grid, sweep
 from clusim.studies.whatif.jobs import what_if_of_jobs
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
@@ -192,3 +193,16 @@ jobs:
     assert "node 7" in refused.planned.error
     with pytest.raises(ClusimError, match="of jobs, links can be faster"):
         what_if_of_jobs(base, [("hbm x2", speed("hbm x2"))])
+
+
+def test_a_grid_has_a_row_for_each_change_of_jobs(tmp_path: Path) -> None:
+    """Starts 30 us apart interleave the communication of two equal jobs."""
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        "jobs: {jobs: two-jobs-on-a-link, change: {jobs.one.repeat: 2, jobs.other.repeat: 2,"
+        " jobs.other.start: [0us, 30us]}}",
+        encoding="utf-8",
+    )
+    rows = sweep(read_grid(grid), tmp_path / "rows.csv").rows
+    assert [row["slowdown"] for row in rows] == pytest.approx([1.3, 1.0], abs=0.01)
+    assert rows[0]["slowdowns"] == "one 1.301, other 1.301"

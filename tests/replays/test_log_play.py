@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from clusim.formats.logs.calls import CallTable, LoggedCall
-from clusim.jobs.joint import RATES_ERROR, SeparateCalls
+from clusim.jobs.joint import RATES_ERROR
+from clusim.jobs.live import SeparateCalls
 from clusim.jobs.player import CallBundle
 from clusim.replays import replay
 from clusim.replays.logplay import play_log, timed_calls

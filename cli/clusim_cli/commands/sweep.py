@@ -53,8 +53,8 @@ def command(
     Below run: are the words of "clusim run" (topology, nodes, collective, size, algorithm, protocol, channels, dtype,
     redop, root, ranks, env, nccl_version, symmetric, fault, granularity, seed), below train: the words of "clusim
     train" (workload, topology, nodes, steps, fold, estimate, fault, granularity, seed) and change:, keys of the
-    workload by their path, below serve: serving, topology, nodes and change: of its file. A list is an axis; a list in
-    it is one value.
+    workload by their path, below serve: serving, topology, nodes and change: of its file, below jobs: jobs, topology,
+    nodes, policy, granularity and change:. A list is an axis; a list in it is one value.
 
     The same command continues an interrupted sweep. Points run again if clusim or their files have changed; points
     outside this grid stay in the table.
@@ -103,6 +103,7 @@ MEASURES = {
         "good_per_s",
         "cache",
     ),
+    "jobs": ("slowest", "slowdown", "slowdowns", "fairness"),
 }
 """Columns printed in addition to the axes."""
 

@@ -13,7 +13,7 @@ On systems that are too large to be simulated in full, the sets are simulated on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -58,38 +58,6 @@ def overlap_notes(overlaps: Counter[str], where: str = "") -> list[str]:
         for method, how in methods.items()
         if overlaps[method]
     ]
-
-
-@dataclass(frozen=True)
-class SeparateCalls:
-    """Times of calls that do not slow each other.
-
-    Attributes
-    ----------
-    channels : dict
-        SMs that each bundle holds; others hold none.
-    """
-
-    channels: Mapping[CallBundle, int]
-
-    def isolated_ps(self, bundle: CallBundle) -> int:
-        """Return the time of a bundle [ps]."""
-        return bundle.time_ps
-
-    def is_shared(self, one: CallBundle, other: CallBundle) -> bool:
-        """Return True, to count overlaps."""
-        return True
-
-    def ends_ps(self, island: Sequence[BundleStart]) -> None:
-        """Return None: rates are exact, also of long islands."""
-
-    def rates16(self, bundles: Sequence[CallBundle]) -> list[int]:
-        """Return full progress."""
-        return [ONE] * len(bundles)
-
-    def held16(self, bundle: CallBundle) -> int:
-        """Return the channels of a bundle [2^-16]."""
-        return self.channels.get(bundle, 0) << FRACTION
 
 
 @dataclass

@@ -6,13 +6,16 @@ final.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappush
 from typing import Any
 
 from clusim.formats.recordings.model import ABSENT
 from clusim.jobs.player import (
+    FRACTION,
+    ONE,
+    BundleStart,
     CallBundle,
     CallTimer,
     JobTimes,
@@ -21,6 +24,38 @@ from clusim.jobs.player import (
 
 _RANK = 40
 """Binary digits of the number of an operation below its rank."""
+
+
+@dataclass(frozen=True)
+class SeparateCalls:
+    """Times of calls that do not slow each other.
+
+    Attributes
+    ----------
+    channels : dict
+        SMs that each bundle holds; others hold none.
+    """
+
+    channels: Mapping[CallBundle, int]
+
+    def isolated_ps(self, bundle: CallBundle) -> int:
+        """Return the time of a bundle [ps]."""
+        return bundle.time_ps
+
+    def is_shared(self, one: CallBundle, other: CallBundle) -> bool:
+        """Return True, to count overlaps."""
+        return True
+
+    def ends_ps(self, island: Sequence[BundleStart]) -> None:
+        """Return None: rates are exact, also of long islands."""
+
+    def rates16(self, bundles: Sequence[CallBundle]) -> list[int]:
+        """Return full progress."""
+        return [ONE] * len(bundles)
+
+    def held16(self, bundle: CallBundle) -> int:
+        """Return the channels of a bundle [2^-16]."""
+        return self.channels.get(bundle, 0) << FRACTION
 
 
 @dataclass(eq=False, slots=True)

@@ -19,8 +19,7 @@ from heapq import heappop, heappush
 from clusim.base.errors import InputError
 from clusim.base.match import message_ends
 from clusim.formats.recordings.model import ABSENT, Event, Recording
-from clusim.jobs.joint import SeparateCalls
-from clusim.jobs.live import LiveClock, PlayedOperation
+from clusim.jobs.live import LiveClock, PlayedOperation, SeparateCalls
 
 _LATENCY_PS = 10_000_000
 _PS_PER_BYTE = 10

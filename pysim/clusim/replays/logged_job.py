@@ -11,7 +11,7 @@ from clusim.base.errors import InputError
 from clusim.formats.logs import Log
 from clusim.formats.logs.calls import CallTable, LoggedCall
 from clusim.formats.logs.jobranks import JobRanks
-from clusim.jobs.joint import SeparateCalls
+from clusim.jobs.live import SeparateCalls
 from clusim.nccl.choice import Members
 from clusim.nccl.constants import LATEST, Version, parse_version
 from clusim.nccl.env import parse_env

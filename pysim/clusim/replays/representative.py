@@ -17,7 +17,8 @@ from functools import cached_property
 
 from clusim.base.errors import InputError, TimeLimitReached
 from clusim.formats.recordings.model import Event, Group, Recording
-from clusim.jobs.joint import JointTimes, SeparateCalls, overlap_notes
+from clusim.jobs.joint import JointTimes, overlap_notes
+from clusim.jobs.live import SeparateCalls
 from clusim.jobs.model import CallWork
 from clusim.jobs.peers import RankGroups, groups_on, split_of, whole_groups
 from clusim.jobs.player import CallBundle, CallTimer, JobTimes, Player

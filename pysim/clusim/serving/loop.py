@@ -11,8 +11,7 @@ from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusim.jobs.joint import SeparateCalls
-from clusim.jobs.live import LiveClock, PlayedOperation
+from clusim.jobs.live import LiveClock, PlayedOperation, SeparateCalls
 from clusim.serving.replica import FlightBatch, Replica
 from clusim.serving.requests import ServingRequest
 from clusim.serving.scheduler import Sequence

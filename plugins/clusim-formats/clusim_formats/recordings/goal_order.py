@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 
 from clusim.base.match import Address, Mailbox, suitable
 from clusim.formats.recordings.model import ABSENT, EventKind
-from clusim.jobs.joint import SeparateCalls
-from clusim.jobs.live import LiveClock, PlayedOperation
+from clusim.jobs.live import LiveClock, PlayedOperation, SeparateCalls
 
 MAX_RANKS = 1 << 17
 MAX_NS = 10**15

@@ -1,8 +1,8 @@
 """Grids of runs in YAML: every list is an axis, and all combinations are run.
 
-``run:`` contains options of `clusim run`, ``train:`` and ``serve:`` options of their commands and, below ``change``,
-keys of the file by their path (``parallel.tensor``). Each may be a list of such blocks; `keys` defines the
-options of both. A point of a sweep is one run with its parameters and its result as a row.
+``run:`` contains options of `clusim run`, ``train:``, ``serve:`` and ``jobs:`` options of their commands and, below
+``change``, keys of the file by their path (``parallel.tensor``). Each may be a list of such blocks; `keys` defines the
+options. A point of a sweep is one run with its parameters and its result as a row.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from clusim.base.limits import read_text
 from clusim.base.resources import (
     find_topology,
     find_workload,
+    shipped_jobs,
     shipped_serving,
     shipped_topologies,
     shipped_workloads,
 )
+from clusim.multijob.api import JobsRequest, compare_jobs
 from clusim.serving.api import ServeRequest, serve_request
 from clusim.serving.report import ServedLoad
 from clusim.simulation.api import result_of
@@ -43,7 +45,7 @@ from clusim.training.estimate import stepped
 from clusim.training.request import TrainRequest
 from clusim.workload import load_workload
 
-AnyRequest = Request | TrainRequest | ServeRequest
+AnyRequest = Request | TrainRequest | ServeRequest | JobsRequest
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class SweepPoint:
     Attributes
     ----------
     kind : str
-        ``run``, ``train`` or ``serve``.
+        ``run``, ``train``, ``serve`` or ``jobs``.
     given : tuple of (str, Cell)
         Parameters from the grid, by column.
     """
@@ -104,6 +106,7 @@ def _digests(read: list[str]) -> dict[str, str]:
         *map(str, shipped_topologies().values()),
         *map(str, shipped_workloads().values()),
         *map(str, shipped_serving().values()),
+        *map(str, shipped_jobs().values()),
     }
     return {
         path: file_digest(path)
@@ -115,6 +118,8 @@ def _digests(read: list[str]) -> dict[str, str]:
 def _run_request(request: AnyRequest) -> dict[str, Cell]:
     if isinstance(request, ServeRequest):
         return _serving_row(request)
+    if isinstance(request, JobsRequest):
+        return _jobs_row(request)
     return (
         _training_row(request)
         if isinstance(request, TrainRequest)
@@ -191,6 +196,21 @@ def _serving_row(request: ServeRequest) -> dict[str, Cell]:
     }
 
 
+def _jobs_row(request: JobsRequest) -> dict[str, Cell]:
+    """Return the row of several jobs: time [us], fairness, the slowest job, and the slowdown of each."""
+    result = compare_jobs(request.runner(), pairs=False)
+    slowest = max(result.jobs, key=lambda job: job.slowdown)
+    return {
+        "time_us": result.time_ps / 1e6,
+        "fairness": round(result.fairness, 4),
+        "slowest": slowest.name,
+        "slowdown": round(slowest.slowdown, 4),
+        "slowdowns": ", ".join(
+            f"{job.name} {job.slowdown:.3f}" for job in result.jobs
+        ),
+    }
+
+
 FIELDS = {
     "collective": "operation",
     "size": "size_bytes",
@@ -250,6 +270,17 @@ def serve_point(choice: Mapping[str, Any]) -> SweepPoint:
     )
 
 
+def jobs_point(choice: Mapping[str, Any]) -> SweepPoint:
+    """Return the point of several jobs; names after ``change.`` are keys of the file."""
+    cells, meant, home = _split(choice)
+    changes, machine = _pop_changes(meant), _pop_machine(meant, home)
+    name = _resolve_file(meant.pop("jobs"), home, shipped_jobs().get)
+    nodes = meant.pop("nodes", None)
+    return SweepPoint(
+        "jobs", cells, JobsRequest(name, machine, nodes, changes, meant)
+    )
+
+
 def _pop_changes(meant: dict[str, Any]) -> dict[str, Any]:
     """Return the keys of the file that change."""
     prefix = "change."
@@ -276,6 +307,7 @@ _MAKE: dict[str, Make] = {
     "run": run_point,
     "train": train_point,
     "serve": serve_point,
+    "jobs": jobs_point,
 }
 
 
@@ -307,7 +339,7 @@ def read_grid(path: str | os.PathLike[str]) -> SweepGrid:
     problems = Problems(where, document, list(document.problems))
     if not isinstance(document.data, dict):
         raise InputError(
-            f"{where}: must be a mapping with 'run', 'train' or 'serve'"
+            f"{where}: must be a mapping with 'run', 'train', 'serve' or 'jobs'"
         )
     for key in document.data.keys() - _MAKE.keys():
         problems.add((key,), f"unknown key{did_you_mean(key, _MAKE)}", key=True)

@@ -178,5 +178,13 @@ BLOCKS = {
         {name: _BOTH[name] for name in ("topology", "nodes")} | {"serving": _text},
         frozenset({"serving"}),
     ),
+    "jobs": Block(
+        {
+            name: _BOTH[name]
+            for name in ("topology", "nodes", "policy", "granularity")
+        }
+        | {"jobs": _text},
+        frozenset({"jobs"}),
+    ),
 }
-"""Options of `clusim run`, `clusim train` and `clusim serve`."""
+"""Options of `clusim run`, `clusim train`, `clusim serve` and `clusim jobs`."""
