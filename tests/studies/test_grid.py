@@ -115,7 +115,7 @@ def test_the_grid_of_the_page_is_one_and_the_page_names_every_word(tmp_path: Pat
 
 BAD = {
     "empty": ("", "empty file"),
-    "no mapping": ("[1]", "must be a mapping with 'run', 'train' or 'serve'"),
+    "no mapping": ("[1]", "must be a mapping with 'run', 'train', 'serve' or 'jobs'"),
     "nothing to run": ("run: []", "no runs defined"),
     "unknown kind": ("rum: {topology: dgx-a100, size: 1}", "grid.yaml:1:1: rum: unknown key; did you mean 'run'"),
     "unknown word": ("run: {topology: dgx-a100, sizes: 1}", "run.sizes: unknown key; did you mean 'size'"),
