@@ -134,7 +134,7 @@ def test_shipped_files_are_valid() -> None:
         ({"jobs.noise": {}}, "this one has none"),
         ({"jobs.noise.ranks": "0-3"}, "nodes and ranks both place a job"),
         ({"jobs.noise.repeat": 3}, "traffic is without repeat"),
-        ({"jobs.noise.traffic.pattern": "storm"}, "job noise: pattern 'storm': unknown"),
+        ({"jobs.noise.traffic.pattern": "storm"}, "jobs.noise.traffic.pattern: 'storm'"),
         ({"jobs.saved.checkpoint.job": "nobody"}, "nobody is not a job of the file"),
         ({"jobs.saved.checkpoint.job": "noise"}, "checkpoints are of train jobs"),
         ({"jobs.saved.checkpoint.servers": "0"}, "servers must not be nodes of the job"),
@@ -144,6 +144,7 @@ def test_shipped_files_are_valid() -> None:
         ({"jobs.recorded.replay": "missing.log"}, "job recorded: "),
         ({"jobs.training.class": 9}, "class"),
         ({"jobs.training.class": 1, "jobs.saved.class": 2, "priority": [0]}, "priority: 1 classes"),
+        ({"jobs.noise.traffic.duration": "1ms"}, "duration needs load"),
         ({"policy": "sender=nobody"}, "nobody"),
         ({"routing": "best"}, "best"),
     ],
@@ -206,3 +207,15 @@ def test_a_grid_has_a_row_for_each_change_of_jobs(tmp_path: Path) -> None:
     rows = sweep(read_grid(grid), tmp_path / "rows.csv").rows
     assert [row["slowdown"] for row in rows] == pytest.approx([1.3, 1.0], abs=0.01)
     assert rows[0]["slowdowns"] == "one 1.301, other 1.301"
+
+
+def test_a_class_of_a_table_is_not_dropped(tmp_path: Path) -> None:
+    """Classes are of jobs: a column of the table would have no effect."""
+    (tmp_path / "jobs.yaml").write_text(
+        "{topology: 'fat-tree:k=4', jobs: {one: {flows: one.csv}}}", encoding="utf-8"
+    )
+    (tmp_path / "one.csv").write_text(
+        "source,destination,bytes,class\n0,1,64,0\n", encoding="utf-8"
+    )
+    with pytest.raises(ClusimError, match="set the class of the job"):
+        run_jobs(tmp_path / "jobs.yaml")

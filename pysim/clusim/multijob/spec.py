@@ -10,11 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from clusim.base.errors import InputError
-from clusim.base.limits import read_text
 from clusim.base.resources import shipped_jobs
 from clusim.base.units import parse_ranks
-from clusim.topology.keys import did_you_mean
+from clusim.simulation.traffic import Pattern
 from clusim.topology.quantities import (
     Size,
     Spec,
@@ -23,7 +21,7 @@ from clusim.topology.quantities import (
     example,
     read_with,
 )
-from clusim.workload.workload_file import MAX_FILE_BYTES, validate_text
+from clusim.workload.workload_file import load_described
 
 MOST_JOBS = 64
 """Most jobs of a file."""
@@ -81,12 +79,18 @@ class SavedJobSpec(Spec):
 class TrafficSpec(Spec):
     """Synthetic traffic; `load` and `duration` are for timed patterns."""
 
-    pattern: str
+    pattern: Pattern
     message: Size = 1 << 20
     load: Annotated[float, Field(gt=0, le=10)] | None = None
     duration: Time = 10**9
     span: Annotated[int, Field(ge=1)] | None = None
     seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> TrafficSpec:
+        if self.load is None and "duration" in self.model_fields_set:
+            raise PydanticCustomError("traffic", "duration needs load")
+        return self
 
 
 class AfterSpec(Spec):
@@ -228,19 +232,11 @@ def load_jobs(
     InputError
         A missing file, or an invalid line.
     """
-    name = os.fspath(path)
-    place = Path(name)
-    if not place.is_file():
-        shipped = shipped_jobs()
-        if name not in shipped:
-            raise InputError(
-                f"jobs file {name!r}: no such file{did_you_mean(name, shipped)}"
-            )
-        place = shipped[name]
-    text = read_text(place, MAX_FILE_BYTES, advice="not a jobs file", where=name)
-    spec, _ = validate_text(JobsSpec, text, (name, "'jobs'"), place.stem, changes)
+    spec, folder = load_described(
+        JobsSpec, path, shipped_jobs(), ("jobs", "'jobs'"), changes
+    )
     for job in spec.jobs.values():
-        _with_folder(job, place.parent)
+        _with_folder(job, folder)
     return spec
 
 

@@ -273,7 +273,7 @@ class WorkWriter:
         spec = job.traffic
         assert spec is not None
         traffic = Traffic(
-            spec.pattern,  # type: ignore[arg-type]
+            spec.pattern,
             spec.message,
             PACKET_BYTES,
             spec.load,
@@ -297,6 +297,10 @@ class WorkWriter:
         del repeat
         assert job.flows is not None
         flows = read_flows(job.flows, self.fabric)
+        if any(flow.traffic_class is not None for flow in flows):
+            raise InputError(
+                f"{job.flows}: column class; set the class of the job instead"
+            )
         table = np.array(
             [
                 (flow.source, flow.destination, flow.size_bytes, flow.start_ps)

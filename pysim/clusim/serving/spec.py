@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from clusim.base.errors import InputError
-from clusim.base.limits import read_text
 from clusim.base.resources import shipped_serving
 from clusim.serving.scheduler import Rule
-from clusim.topology.keys import did_you_mean
 from clusim.topology.quantities import Amount, Spec, Time, base_or_mapping
 from clusim.workload.spec import ModelSpec, Positive, Small
-from clusim.workload.workload_file import MAX_FILE_BYTES, validate_text
+from clusim.workload.workload_file import load_described
 
 MOST_REQUESTS = 10_000_000
 """Most requests of a run."""
@@ -235,21 +231,11 @@ def load_serving(
     InputError
         A missing file, or an invalid line.
     """
-    name = os.fspath(path)
-    place = Path(name)
-    if not place.is_file():
-        shipped = shipped_serving()
-        if name not in shipped:
-            raise InputError(
-                f"serving file {name!r}: no such file{did_you_mean(name, shipped)}"
-            )
-        place = shipped[name]
-    text = read_text(place, MAX_FILE_BYTES, advice="not a serving file", where=name)
-    spec, _ = validate_text(
-        ServingSpec, text, (name, "'model'"), place.stem, changes
+    spec, folder = load_described(
+        ServingSpec, path, shipped_serving(), ("serving", "'model'"), changes
     )
     if spec.model.huggingface:
-        spec.model.huggingface = os.fspath(place.parent / spec.model.huggingface)
+        spec.model.huggingface = os.fspath(folder / spec.model.huggingface)
     if spec.requests.file:
-        spec.requests.file = os.fspath(place.parent / spec.requests.file)
+        spec.requests.file = os.fspath(folder / spec.requests.file)
     return spec

@@ -76,6 +76,41 @@ def loads_workload(
     return result
 
 
+def load_described(
+    kind: type[Kind],
+    path: str | os.PathLike[str],
+    shipped: Mapping[str, Path],
+    words: tuple[str, str],
+    changes: Mapping[str, Any] | None = None,
+) -> tuple[Kind, Path]:
+    """Return the description in a YAML file, or in the shipped file of that name, and its folder.
+
+    Parameters
+    ----------
+    words : (str, str)
+        Name of such files, and their required keys, in errors.
+    changes : mapping or None
+        As of `load_workload`.
+
+    Raises
+    ------
+    InputError
+        A missing file, or an invalid line.
+    """
+    name, place = os.fspath(path), Path(path)
+    if not place.is_file():
+        if name not in shipped:
+            raise InputError(
+                f"{words[0]} file {name!r}: no such file{did_you_mean(name, shipped)}"
+            )
+        place = shipped[name]
+    text = read_text(
+        place, MAX_FILE_BYTES, advice=f"not a {words[0]} file", where=name
+    )
+    spec, _ = validate_text(kind, text, (name, words[1]), place.stem, changes)
+    return spec, place.parent
+
+
 def validate_text(
     kind: type[Kind],
     text: str,
