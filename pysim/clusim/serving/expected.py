@@ -1,7 +1,7 @@
 """Expected error of the time per output token, from public runs of the engine on the GPU.
 
-``accuracy.json`` has the errors of *campaigns*: rows of an engine on a GPU. No row calibrated a figure, but the *assumed*
-times of hosts come from residuals of some rows of Llama 70B on H100, so that its campaigns are not fully independent.
+``accuracy.json`` has the errors of *campaigns*: rows of an engine on a GPU. No row calibrated a figure, but the
+*assumed* times of hosts come from residuals of some rows of Llama 70B on H100, which are therefore not independent.
 ``clusim validate --errors`` writes it from a table of serving runs. Without a campaign of engine and GPU the expected
 error is that of the engine on other GPUs, without any it is not known. A campaign has at least
 `clusim.validation.measured.CAMPAIGN_ROWS` rows.
